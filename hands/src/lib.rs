@@ -1,0 +1,214 @@
+//! Hands: what a session can do to the world.
+//!
+//! A hand lists tools and executes one in an *instance* that is provisioned on first use,
+//! replaced when it dies and released when nobody needs it.
+//!
+//! **Invariant:** this crate knows nothing of sessions, logs, the vault or HTTP faces. It is
+//! given names and folders, never a credential.
+
+pub mod posix;
+pub mod sandbox;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+
+/// Something that lists tools and executes them in instances of itself.
+///
+/// Every kind of hand passes `tests/it/hand.rs`.
+#[async_trait]
+pub trait Hand: Send + Sync + 'static {
+    /// The tools this hand offers. Provisions nothing and touches no instance.
+    async fn tools(&self) -> Result<Vec<Tool>, HandError>;
+
+    /// Makes the leased instance ready. Idempotent: a second call with the same lease finds the first's work.
+    async fn provision(&self, lease: &Lease) -> Result<Handle, HandError>;
+
+    /// Executes one call and waits for its end. A tool that ran and failed is an [`Outcome`].
+    ///
+    /// Returns early, with everything that the call started ended, once `context.cancel` fires.
+    async fn execute(&self, handle: &Handle, call: &Call, context: CallContext) -> Result<Outcome, HandError>;
+
+    /// Ends the instance and everything that runs in it. Its work stays. Idempotent.
+    async fn release(&self, handle: Handle) -> Result<(), HandError>;
+
+    /// Ends what earlier processes of this gateway left behind of `instances`: processes, cgroups,
+    /// mounts. Their work stays. Touches nothing of any other instance.
+    async fn reap(&self, instances: &[InstanceId]) -> Result<(), HandError>;
+
+    /// What a person should know before using it: limits that hold, mounts, network, isolation.
+    fn about(&self) -> Value;
+}
+
+/// Names one instance of a hand: unique over all nodes and starts, safe in a path.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct InstanceId(pub String);
+
+impl fmt::Display for InstanceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What to provision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The instance.
+    pub instance: InstanceId,
+    /// The folder on this machine that holds the instance's persistent work. The hand makes it when
+    /// it is missing; it outlives the instance.
+    pub work: PathBuf,
+}
+
+/// A provisioned instance.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Handle {
+    /// Which one.
+    pub instance: InstanceId,
+}
+
+/// A tool as brains and MCP clients see it, before the hand's name is put in front of its own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Tool {
+    /// Its own name, unique within the hand.
+    pub name: String,
+    /// What it does, for the model. Under 2 KB.
+    pub description: String,
+    /// JSON Schema (2020-12) of the arguments, an object.
+    pub input_schema: Map<String, Value>,
+    /// Promises about its effects.
+    pub effects: Effects,
+}
+
+/// What a tool may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Effects {
+    /// Changes nothing: clients may run several at once.
+    ReadOnly,
+    /// Adds or replaces, but can be undone or repeated without harm.
+    Additive,
+    /// May destroy.
+    Destructive,
+}
+
+/// One request to use a tool.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    /// The tool's own name.
+    pub tool: String,
+    /// Its arguments, as yet unchecked.
+    pub arguments: Map<String, Value>,
+}
+
+/// What surrounds a call.
+#[derive(Clone)]
+pub struct CallContext {
+    /// Fires when nobody wants the outcome any more.
+    pub cancel: CancellationToken,
+    /// Where news of a running call goes.
+    pub progress: Arc<dyn Progress>,
+}
+
+/// Takes news of a running call. Must not block: what is too much is dropped.
+pub trait Progress: Send + Sync + 'static {
+    /// The call printed something.
+    fn output(&self, text: &str);
+}
+
+/// Drops all news.
+pub struct NoProgress;
+
+impl Progress for NoProgress {
+    fn output(&self, _: &str) {}
+}
+
+/// What a call gave back.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// How it ended.
+    pub ending: Ending,
+    /// What there is to see.
+    pub content: Vec<Content>,
+}
+
+impl Outcome {
+    /// The tool did what it was asked.
+    pub fn ok(text: impl Into<String>) -> Self {
+        Self { ending: Ending::Ok, content: vec![Content::Text(text.into())] }
+    }
+
+    /// The tool ran or was refused, and says why in one clear sentence.
+    pub fn error(text: impl Into<String>) -> Self {
+        Self { ending: Ending::Error, content: vec![Content::Text(text.into())] }
+    }
+}
+
+/// How a call ended, when its hand saw the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// As asked.
+    Ok,
+    /// The tool failed; the content says how.
+    Error,
+    /// The caller gave up; everything that the call started has ended.
+    Cancelled,
+    /// Its time ran out; everything that the call started has ended.
+    Timeout,
+}
+
+/// A piece of an outcome.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Content {
+    /// Text, complete: who shows it decides how much of it.
+    Text(String),
+    /// An image.
+    Image {
+        /// Its bytes.
+        data: Bytes,
+        /// Its media type, such as `image/png`.
+        mime: &'static str,
+    },
+}
+
+/// Why a call has no outcome.
+#[derive(Debug, thiserror::Error)]
+pub enum HandError {
+    /// The hand has no such tool.
+    #[error("no tool named {0}")]
+    UnknownTool(String),
+    /// The instance died, or was never there. Never silently retried when it may have run.
+    #[error("the hand was lost: {why}")]
+    Lost {
+        /// Whether the call may have had effects.
+        may_have_run: bool,
+        /// What was seen.
+        why: String,
+    },
+    /// The machine can't offer the hand now. `remedy` is the one thing to do about it.
+    #[error("{why}; {remedy}")]
+    Unavailable {
+        /// What is missing or refused.
+        why: String,
+        /// What a person can do.
+        remedy: String,
+    },
+    /// The operating system refused something that should work.
+    #[error("{doing}: {source}")]
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// The refusal.
+        source: std::io::Error,
+    },
+}
+
+/// Grace between asking a call to end and ending its whole instance.
+pub const END_GRACE: Duration = Duration::from_secs(5);

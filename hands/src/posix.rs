@@ -1,0 +1,1 @@
+//! The six tools over anything that can run a command.

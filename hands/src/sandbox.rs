@@ -1,0 +1,1 @@
+//! A sandbox on this machine.
