@@ -1,1 +1,5 @@
-//! gateway
+//! Manyhands: many brains, many hands, one log. `ARCHITECTURE.md` is the map.
+
+pub mod clock;
+pub mod database;
+pub mod session;
