@@ -34,7 +34,8 @@ pub trait Hand: Send + Sync + 'static {
     /// Executes one call and waits for its end. A tool that ran and failed is an [`Outcome`].
     ///
     /// Returns early, with everything that the call started ended, once `context.cancel` fires.
-    async fn execute(&self, handle: &Handle, call: &Call, context: CallContext) -> Result<Outcome, HandError>;
+    async fn execute(&self, handle: &Handle, call: &Call, context: CallContext)
+    -> Result<Outcome, HandError>;
 
     /// Ends the instance and everything that runs in it. Its work stays. Idempotent.
     async fn release(&self, handle: Handle) -> Result<(), HandError>;
