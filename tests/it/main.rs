@@ -1,1 +1,3 @@
 //! it
+mod hand;
+mod sandbox_kit;
