@@ -1,1 +1,3 @@
+//! The `manyhands` binary.
+
 fn main() {}

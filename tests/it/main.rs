@@ -1,1 +1,3 @@
-//! it
+//! The one test binary: everything here drives the real thing.
+
+mod tidy;
