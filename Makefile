@@ -19,7 +19,7 @@ lint: ## formatting, clippy, the scripts, licences and sources of dependencies
 	@.ci/need lint
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
-	shellcheck .ci/need .ci/run .ci/exec-gateway tests/run tests/clients/install.sh
+	shellcheck .ci/need .ci/run .ci/exec-gateway tests/run tests/clients/install.sh tests/conformance/run
 	cargo deny --locked --config .cargo-deny.toml check licenses bans sources
 
 audit: ## known vulnerabilities in dependencies (needs the network)
