@@ -1,3 +1,4 @@
+<<<<<<< HEAD
 //! The binary `manyhands`.
 
 use std::process::ExitCode;
@@ -9,3 +10,8 @@ fn main() -> ExitCode {
     }
     ExitCode::SUCCESS
 }
+=======
+//! The `manyhands` binary.
+
+fn main() {}
+>>>>>>> outer

@@ -1,1 +1,3 @@
-//! kit
+//! The kit: what the tests have in common. Fake only what we do not own.
+
+pub mod gateway;

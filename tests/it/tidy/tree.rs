@@ -1,0 +1,68 @@
+//! Where things are: the top level, the migrations, what the README mentions.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::{none, root};
+
+/// What a stranger sees first stays this short; dot-files beside it are for tools.
+const TOP_LEVEL: [&str; 11] = [
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "Cargo.lock",
+    "Cargo.toml",
+    "LICENSE",
+    "Makefile",
+    "README.md",
+    "gateway",
+    "hands",
+    "migrations",
+    "tests",
+];
+
+#[test]
+fn top_level_is_the_map() {
+    let extra: Vec<_> = tracked()
+        .iter()
+        .filter_map(|path| Some(path.components().next()?.as_os_str().to_string_lossy().into_owned()))
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .filter(|name| !name.starts_with('.') && !TOP_LEVEL.contains(&name.as_str()))
+        .collect();
+    none("nothing else stands at the top level", &extra);
+}
+
+#[test]
+fn migrations_have_the_same_names_for_both_databases() {
+    let names = |dialect: &str| -> BTreeSet<String> {
+        let folder = root().join("migrations").join(dialect);
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    };
+    let sqlite = names("sqlite");
+    assert!(!sqlite.is_empty());
+    assert_eq!(sqlite, names("postgres"));
+}
+
+/// What git tracks, or would once added.
+pub(super) fn tracked() -> Vec<PathBuf> {
+    let output = std::process::Command::new("git")
+        .args(["-c", "safe.directory=*", "ls-files", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root())
+        .output()
+        .expect("git lists the checkout");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let list = String::from_utf8(output.stdout).expect("paths are UTF-8");
+    list.lines().map(PathBuf::from).filter(|path| root().join(path).exists()).collect()
+}
+
+/// Tracked files with this extension and what they hold.
+pub(super) fn files(extension: &str) -> Vec<(PathBuf, String)> {
+    let wanted = |path: &PathBuf| path.extension().is_some_and(|found| found == extension);
+    tracked().into_iter().filter(wanted).map(|path| (path.clone(), read(&path))).collect()
+}
+
+/// A file of the checkout, by its path in it.
+pub(super) fn read(path: &Path) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
