@@ -10,7 +10,7 @@ mod run;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-pub use answer::Answer;
+pub use answer::{Answer, Replayed};
 use hands::Tool;
 use serde_json::{Map, Value};
 use tokio::sync::{broadcast, watch};
@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 use crate::access::Principal;
 use crate::leases::{LeaseError, Leases};
 use crate::registry::Registered;
-use crate::session::{By, CallKey, LogError, SessionId, Sessions};
+use crate::session::{By, CallKey, LogError, OutputError, SessionError, SessionId, Sessions};
 
 /// Pieces of output that wait for a slow listener before it misses some.
 const NEWS_WAITING_MAX: usize = 64;
@@ -70,7 +70,13 @@ pub enum CallError {
         /// Why it is not written.
         source: Arc<LogError>,
     },
-    /// Something in between.
+    /// The session refused, and the call did not run.
+    #[error("{0}: the call did not run")]
+    Session(Arc<SessionError>),
+    /// The call ran, and its output could not be kept.
+    #[error("the call ended, but its output could not be stored: {0}")]
+    Output(Arc<OutputError>),
+    /// The hand could not be let go of, and the call did not run.
     #[error("{0}: the call did not run")]
     Lease(Arc<LeaseError>),
 }
@@ -78,6 +84,12 @@ pub enum CallError {
 impl From<LogError> for CallError {
     fn from(error: LogError) -> Self {
         Self::Log(Arc::new(error))
+    }
+}
+
+impl From<SessionError> for CallError {
+    fn from(error: SessionError) -> Self {
+        Self::Session(Arc::new(error))
     }
 }
 

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use etcetera::BaseStrategy as _;
+use hands::sandbox::{Access, Mount, SandboxConfig};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
@@ -164,8 +165,46 @@ impl Default for SandboxSettings {
     }
 }
 
+/// Why a mount can't be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadMount {
+    /// Not the form of one.
+    #[error("{0:?} is no mount: write HOST:/path or HOST:/path:ro, both absolute")]
+    Form(String),
+    /// There is nothing at the host's end.
+    #[error("there is no {0} on this machine to mount")]
+    Missing(PathBuf),
+}
+
+impl SandboxSettings {
+    /// What the sandbox is made of. `program` is our own executable.
+    pub fn resolve(&self, program: PathBuf) -> Result<SandboxConfig, BadMount> {
+        let mounts = self.mounts.iter().map(|mount| resolve_mount(mount)).collect::<Result<_, _>>()?;
+        let network = match self.network {
+            Network::None => hands::sandbox::Network::None,
+            Network::Host => hands::sandbox::Network::Host,
+        };
+        Ok(SandboxConfig { program, mounts, network, limits: hands::sandbox::Limits::default() })
+    }
+}
+
+fn resolve_mount(text: &str) -> Result<Mount, BadMount> {
+    let form = || BadMount::Form(text.to_owned());
+    let (rest, access) = match text.strip_suffix(":ro") {
+        Some(rest) => (rest, Access::ReadOnly),
+        None => (text, Access::ReadWrite),
+    };
+    let (host, at) = rest.rsplit_once(':').ok_or_else(form)?;
+    let (host, at) = (PathBuf::from(host), PathBuf::from(at));
+    if !host.is_absolute() || !at.is_absolute() || at == Path::new("/") {
+        return Err(form());
+    }
+    let host = host.canonicalize().map_err(|_| BadMount::Missing(host))?;
+    Ok(Mount { host, at, access })
+}
+
 /// What a sandbox can reach.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Network {
     /// Nothing but itself.

@@ -13,7 +13,7 @@ use crate::clock;
 use crate::database::DatabaseError;
 use crate::leases::LeaseError;
 use crate::registry::RegistryError;
-use crate::session::{EmitError, LogError, RefError, SessionError};
+use crate::session::{BadName, LogError, OutputError, SessionError};
 
 /// What an error is to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,9 +43,63 @@ impl Faced for LogError {
         match self {
             Self::Conflict | Self::Fenced(_) | Self::Settled | Self::KeyTaken => Kind::Busy,
             Self::NoSession => Kind::Missing,
-            Self::Archived | Self::TooLarge(_) => Kind::Invalid,
+            Self::Archived | Self::TooLarge(_) | Self::Malformed(_) => Kind::Invalid,
             Self::Corrupt { .. } => Kind::Internal,
             Self::Database(error) => error.kind(),
+        }
+    }
+}
+
+impl Faced for SessionError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::NoSession => Kind::Missing,
+            Self::NameTaken(_) => Kind::Invalid,
+            Self::TooManySessions { .. } | Self::TooManyBytes { .. } => Kind::Limited,
+            Self::Running => Kind::Busy,
+            Self::Log(error) => error.kind(),
+            Self::Database(error) => error.kind(),
+        }
+    }
+}
+
+impl Faced for BadName {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Form | Self::Id => Kind::Invalid,
+        }
+    }
+}
+
+impl Faced for OutputError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::TooLarge => Kind::Limited,
+            Self::NoSession | Self::NoOutput => Kind::Missing,
+            Self::Database(error) => error.kind(),
+        }
+    }
+}
+
+impl Faced for DatabaseError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Full | Self::ReadOnly | Self::Locked | Self::Closed => Kind::Unavailable,
+            // Paths, addresses and the driver's words are for the log.
+            Self::BadUrl
+            | Self::Directory { .. }
+            | Self::PathNotText(_)
+            | Self::NotADatabase(_)
+            | Self::CannotOpen { .. }
+            | Self::Unreachable { .. }
+            | Self::Refused { .. }
+            | Self::Newer(_)
+            | Self::Changed(_)
+            | Self::Migration { .. }
+            | Self::Weak { .. }
+            | Self::Gone(_)
+            | Self::Panicked
+            | Self::Failed(_) => Kind::Internal,
         }
     }
 }
@@ -57,6 +111,8 @@ impl Faced for CallError {
             Self::KeyMismatch => Kind::Invalid,
             Self::Closing => Kind::Unavailable,
             Self::Log(error) | Self::Unrecorded { source: error, .. } => error.kind(),
+            Self::Session(error) => error.kind(),
+            Self::Output(error) => error.kind(),
             Self::Lease(error) => error.kind(),
         }
     }
@@ -79,7 +135,7 @@ impl Faced for LeaseError {
 impl Faced for RegistryError {
     fn kind(&self) -> Kind {
         match self {
-            Self::BadName(_) | Self::Exists { .. } | Self::ReadOnly(_) => Kind::Invalid,
+            Self::BadName(_) | Self::Exists { .. } | Self::ReadOnly(_) | Self::Mount(_) => Kind::Invalid,
             Self::Unknown(_) => Kind::Missing,
             Self::Hand { .. } => Kind::Unavailable,
             Self::Corrupt(_) => Kind::Internal,

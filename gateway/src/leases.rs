@@ -133,6 +133,26 @@ impl Leases {
         }
     }
 
+    /// Releases everything of `session`, before it is archived or deleted.
+    pub async fn release_session(&self, session: SessionId) -> Result<(), LeaseError> {
+        for slot in self.all().into_iter().filter(|slot| slot.session == session) {
+            slot.release(self, Duration::ZERO).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes what the hands of a deleted session kept on this machine.
+    pub fn remove_work(&self, session: SessionId) {
+        let work = self.work.join(session.to_string());
+        match std::fs::remove_dir_all(&work) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => {
+                tracing::warn!(session.id = %session, error = %error, "a deleted session's work could not be removed");
+            }
+        }
+    }
+
     /// Ends everything that this process holds after it was counted dead, without a word to the log: others
     /// have written what there was to write.
     pub async fn abandon(&self) {

@@ -1,4 +1,3 @@
-<<<<<<< HEAD
 //! The binary `manyhands`.
 
 use std::process::ExitCode;
@@ -8,10 +7,5 @@ fn main() -> ExitCode {
     if let Some(code) = hands::sandbox::dispatch(std::env::args_os().skip(1)) {
         return code;
     }
-    ExitCode::SUCCESS
+    gateway::cli::main()
 }
-=======
-//! The `manyhands` binary.
-
-fn main() {}
->>>>>>> outer

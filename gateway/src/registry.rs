@@ -15,7 +15,7 @@ use sqlx::Row as _;
 use tokio::sync::watch;
 
 use crate::clock;
-use crate::config::HandConfig;
+use crate::config::{BadMount, HandConfig};
 use crate::database::{Database, DatabaseError};
 
 /// Between a hand's name and its tool's.
@@ -113,7 +113,7 @@ impl Registered {
 }
 
 /// Builds a hand from its configuration.
-pub type Maker = Box<dyn Fn(&HandName, &HandConfig) -> Arc<dyn Hand> + Send + Sync>;
+pub type Maker = Box<dyn Fn(&HandConfig) -> Result<Arc<dyn Hand>, BadMount> + Send + Sync>;
 
 /// The hands of this gateway.
 pub struct Registry {
@@ -145,6 +145,9 @@ pub enum RegistryError {
     /// A hand of the file is not for the command line to change.
     #[error("the hand {0} stands in manyhands.toml: change it there and restart")]
     ReadOnly(HandName),
+    /// A mount can't be.
+    #[error(transparent)]
+    Mount(#[from] BadMount),
     /// The hand can't be used as configured.
     #[error("the hand {name} can't be set up: {source}")]
     Hand {
@@ -266,7 +269,7 @@ impl Registry {
         config: &HandConfig,
         origin: Origin,
     ) -> Result<Arc<Registered>, RegistryError> {
-        let hand = (self.maker)(name, config);
+        let hand = (self.maker)(config)?;
         let mut tools =
             hand.tools().await.map_err(|source| RegistryError::Hand { name: name.clone(), source })?;
         tools.sort_by(|a, b| a.name.cmp(&b.name));

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hands::sandbox::Sandbox;
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -22,12 +23,13 @@ use crate::access::token::{TokenError, Tokens};
 use crate::calls::Calls;
 use crate::config::{Config, HandConfig};
 use crate::database::{Database, DatabaseConfig, DatabaseError};
+use crate::mcp::wire::host_origin::NotAPlace;
 use crate::leases::node::{Me, Nodes};
 use crate::leases::{LeaseError, Leases};
-use crate::registry::{HandName, Registry, RegistryError};
-use crate::session::{Quotas, Sessions, SqlLog};
+use crate::registry::{Registry, RegistryError};
+use crate::session::{SessionLimits, Sessions};
 
-pub use own::{OwnError, TOKEN_FILE, SOCKET_FILE};
+pub use own::{OwnError, SOCKET_FILE, TOKEN_FILE, read_token};
 
 /// How long a clean end may take after running calls have been cancelled.
 const END_MAX: Duration = Duration::from_secs(20);
@@ -63,6 +65,8 @@ pub struct Gateway {
     database: Database,
     /// Fires when running calls have had their time.
     hurry: CancellationToken,
+    /// Fires last: until then this process shows signs of life.
+    gone: CancellationToken,
     own: own::Own,
 }
 
@@ -98,6 +102,9 @@ pub enum ServeError {
     /// The program can't find itself, which sandboxes need.
     #[error("the program's own file can't be found: {0}")]
     NoProgram(std::io::Error),
+    /// A configured host or origin is none.
+    #[error("allowed_hosts or allowed_origins: {0}")]
+    NotAPlace(#[from] NotAPlace),
     /// Serving failed.
     #[error("serving failed: {0}")]
     Serving(std::io::Error),
@@ -117,14 +124,14 @@ impl Gateway {
         let (home, host) = (own.home().to_owned(), own::host());
         let nodes = Nodes::join(database.clone(), me.clone(), home, host, config.nodes.dead_after()).await?;
         let nodes = Arc::new(nodes);
-        let log = Arc::new(SqlLog::new(database.clone(), me));
-        let quotas = Quotas { sessions: config.limits.sessions, stored_bytes: config.limits.stored_bytes };
-        let sessions = Arc::new(Sessions::new(database.clone(), log.clone(), quotas));
-        let maker = maker(program, own.runtime());
+        let limits =
+            SessionLimits { sessions: config.limits.sessions, stored_bytes: config.limits.stored_bytes };
+        let sessions = Arc::new(Sessions::new(database.clone(), me.id().0, limits));
+        let maker = maker(program);
         let registry = Arc::new(Registry::open(database.clone(), &config.hands, maker).await?);
         let leases = Arc::new(Leases::new(
             database.clone(),
-            log,
+            Arc::new(sessions.log().clone()),
             nodes.clone(),
             registry.clone(),
             config.data.join("work"),
@@ -148,29 +155,37 @@ impl Gateway {
             nodes,
             database,
             hurry,
+            gone: CancellationToken::new(),
             own,
         });
         background::start(&gateway);
         Ok(gateway)
     }
 
-    /// Ends: no new calls, running ones get [`Config::drain_s`], then are cancelled; instances are released.
+    /// Takes no more calls; running ones get [`Config::drain_s`], then are cancelled.
+    async fn drain(&self) {
+        let patience = Duration::from_secs(self.config.drain_s);
+        if tokio::time::timeout(patience, self.calls.drained()).await.is_ok() {
+            return;
+        }
+        tracing::info!(calls = self.calls.running(), "running calls are being cancelled");
+        self.hurry.cancel();
+        if tokio::time::timeout(END_MAX, self.calls.drained()).await.is_err() {
+            tracing::warn!(calls = self.calls.running(), "calls did not end in time; the next start settles them");
+        }
+    }
+
+    /// Ends everything: calls, streams, instances, this process's part of the database.
     pub async fn shutdown(&self) {
         self.closing.cancel();
-        let patience = Duration::from_secs(self.config.drain_s);
-        if tokio::time::timeout(patience, self.calls.drained()).await.is_err() {
-            tracing::info!(calls = self.calls.running(), "running calls are being cancelled");
-            self.hurry.cancel();
-            if tokio::time::timeout(END_MAX, self.calls.drained()).await.is_err() {
-                tracing::warn!(calls = self.calls.running(), "calls did not end in time; the next start settles them");
-            }
-        }
+        self.drain().await;
         self.leases.release_all(None).await;
+        self.gone.cancel();
+        self.tasks.close();
+        let _ = tokio::time::timeout(END_MAX, self.tasks.wait()).await;
         if let Err(error) = self.nodes.leave().await {
             tracing::warn!(error = %error, "this process could not be signed off");
         }
-        self.tasks.close();
-        let _ = tokio::time::timeout(END_MAX, self.tasks.wait()).await;
         self.database.close().await;
         self.own.leave();
     }
@@ -181,7 +196,7 @@ pub struct Server {
     gateway: Arc<Gateway>,
     listener: TcpListener,
     control: tokio::net::UnixListener,
-    auth: Auth,
+    router: axum::Router,
     address: SocketAddr,
 }
 
@@ -197,7 +212,8 @@ impl Server {
         let address = listener.local_addr().map_err(listen)?;
         let gateway = Gateway::open(config).await?;
         let control = gateway.own.socket()?;
-        Ok(Self { gateway, listener, control, auth, address })
+        let router = http::router(gateway.clone(), auth, address)?;
+        Ok(Self { gateway, listener, control, router, address })
     }
 
     /// Where it listens.
@@ -212,31 +228,29 @@ impl Server {
 
     /// Serves until `stop` fires, then ends everything.
     pub async fn run(self, stop: CancellationToken) -> Result<(), ServeError> {
-        let gateway = self.gateway;
+        let Self { gateway, listener, control, router, .. } = self;
         let closing = gateway.closing.clone();
-        gateway.tasks.spawn({
-            let gateway = gateway.clone();
-            async move {
-                stop.cancelled().await;
-                gateway.closing.cancel();
-            }
-        });
-        let control = control::serve(self.control, gateway.clone());
-        let http = http::serve(self.listener, gateway.clone(), self.auth, self.address);
-        let (served, ()) = tokio::join!(http, control);
-        closing.cancel();
+        let stopped = async {
+            stop.cancelled().await;
+            closing.cancel();
+            gateway.drain().await;
+        };
+        let http = async {
+            let served = http::serve(listener, router, closing.clone()).await;
+            // A listener that fails takes the rest down with it.
+            stop.cancel();
+            served
+        };
+        let (served, (), ()) = tokio::join!(http, control::serve(control, gateway.clone()), stopped);
         gateway.shutdown().await;
         served.map_err(ServeError::Serving)
     }
 }
 
 /// Builds hands by their configuration.
-fn maker(program: PathBuf, runtime: PathBuf) -> crate::registry::Maker {
-    Box::new(move |name: &HandName, config: &HandConfig| match config {
-        HandConfig::Sandbox(settings) => {
-            let _ = name;
-            Arc::new(hands::sandbox::Sandbox::new(settings.resolve(program.clone(), runtime.clone())))
-        }
+fn maker(program: PathBuf) -> crate::registry::Maker {
+    Box::new(move |config: &HandConfig| match config {
+        HandConfig::Sandbox(settings) => Ok(Arc::new(Sandbox::new(settings.resolve(program.clone())?))),
     })
 }
 

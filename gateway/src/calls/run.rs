@@ -12,7 +12,7 @@ use super::{Answer, CallError, Inner, Running};
 use crate::clock;
 use crate::leases::{InUse, LeaseError};
 use crate::session::{
-    At, Body, CallKey, CallOutcome, EventId, HandRef, LogError, NewEvent, Seq, Work,
+    At, Body, CallKey, CallOutcome, EventId, EventLog as _, HandRef, LogError, NewEvent, Seq, Work,
 };
 
 /// How long the outcome of a re-sent call is replayed after it. (Design 2.2: 10 minutes.)
@@ -84,7 +84,8 @@ impl Inner {
     async fn earlier(&self, running: &Running) -> Result<Option<Answer>, CallError> {
         let ask = &running.ask;
         let Some(key) = &ask.key else { return Ok(None) };
-        let Some(asked) = self.sessions.call_by_key(ask.session, key).await? else { return Ok(None) };
+        let Some(found) = self.sessions.call_by_key(ask.session, key).await? else { return Ok(None) };
+        let asked = found.asked;
         let Some(Body::ToolUse { tool, hand, input, .. }) = asked.known() else { return Ok(None) };
         let same = tool == ask.tool.name && hand.name == ask.hand.name.as_str() && input == ask.arguments;
         match (key, same) {
@@ -93,7 +94,7 @@ impl Inner {
             (_, true) => {}
         }
         loop {
-            if let Some(result) = self.sessions.result_of(ask.session, asked.id).await? {
+            if let Some(result) = self.sessions.outcome(ask.session, asked.id).await? {
                 let stale = clock::now().duration_since(result.at) > RESEND_GUARD;
                 return match key {
                     CallKey::Resend(_) if stale => Ok(None),
@@ -192,7 +193,10 @@ impl Inner {
         let Shaped { shown, logged, stored } = shape(outcome, note);
         let output = match stored {
             None => None,
-            Some(bytes) => Some(self.sessions.store_output(ask.session, bytes).await?),
+            Some(bytes) => {
+                let stored = self.sessions.outputs().store(ask.session, &bytes).await;
+                Some(stored.map_err(|error| CallError::Output(Arc::new(error)))?)
+            }
         };
         let result = Body::ToolResult {
             tool_use_id,
@@ -239,7 +243,7 @@ impl Inner {
     /// Somebody counted this process dead and settled the call: what stands in the log holds.
     async fn already_settled(&self, running: &Running, tool_use_id: EventId) -> Result<Answer, CallError> {
         tracing::warn!(session.id = %running.ask.session, tool_use.id = %tool_use_id, "a call was settled by another process: its outcome here is dropped");
-        let result = self.sessions.result_of(running.ask.session, tool_use_id).await?;
+        let result = self.sessions.outcome(running.ask.session, tool_use_id).await?;
         result.as_ref().and_then(Answer::replay).ok_or_else(|| LogError::Settled.into())
     }
 }

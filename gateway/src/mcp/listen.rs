@@ -12,7 +12,7 @@ use rmcp::{ErrorData, RoleServer};
 use tokio_util::sync::CancellationToken;
 
 use super::{Face, HandsInView, View, resources, results};
-use crate::session::{Change, SessionId, Watch};
+use crate::session::{Change, SessionId};
 
 /// Shortest time between two rounds of notifications to one subscriber.
 const AT_MOST_EVERY: Duration = Duration::from_millis(100);
@@ -40,7 +40,7 @@ impl Subscriber {
     /// Whether the subscriber is still there.
     async fn updated(&self, uri: &str) -> bool {
         match self {
-            Self::Modern(sink) => sink.notify_resource_updated(ResourceUpdatedNotificationParam::new(uri)).await.is_ok(),
+            Self::Modern(sink) => sink.notify_resource_updated(uri).await.is_ok(),
             Self::Legacy(peer) => peer.notify_resource_updated(ResourceUpdatedNotificationParam::new(uri)).await.is_ok(),
         }
     }
@@ -170,18 +170,15 @@ impl Face {
         }
         let target = resources::parse(uri)?;
         let found = self.gateway.sessions.find(&view.principal, &target.session).await;
-        found.ok().flatten().map(|info| info.id)
+        found.ok().map(|info| info.id)
     }
 
     /// Delivers until the subscriber is gone. What changes while a round is on its way, or within the pause
     /// after it, is told once in the next.
     async fn deliver(&self, view: &View, wants: Wants, subscriber: Subscriber) {
-        let mut watch: Watch = self.gateway.sessions.watch();
+        let mut changes = self.gateway.sessions.changes(&view.principal);
         for (_, id) in &wants.resources {
-            watch.add(*id);
-        }
-        if wants.lists.resources == Wanted::Yes {
-            watch.add_list(&view.principal);
+            changes.watch(*id);
         }
         let mut hands = self.gateway.registry.changes();
         hands.mark_unchanged();
@@ -189,7 +186,14 @@ impl Face {
             let mut changed = BTreeSet::new();
             let mut lists = Lists::default();
             tokio::select! {
-                change = watch.next() => note(change, &mut changed, &mut lists),
+                change = changes.next() => match change {
+                    Ok(Change::Appended(id, _) | Change::Deleted(id)) => {
+                        changed.insert(id);
+                    }
+                    Ok(Change::List) => lists.resources = wants.lists.resources,
+                    // The database is away: whoever reads learns of it.
+                    Err(error) => tracing::warn!(error = %error, "a change could not be looked at"),
+                },
                 Ok(()) = hands.changed(), if wants.lists.tools == Wanted::Yes => lists.tools = Wanted::Yes,
             }
             if !self.round(&wants, &subscriber, &changed, lists).await {
@@ -213,14 +217,5 @@ impl Face {
         }
         (lists.tools == Wanted::No || subscriber.tools_changed().await)
             && (lists.resources == Wanted::No || subscriber.resources_changed().await)
-    }
-}
-
-fn note(change: Change, changed: &mut BTreeSet<SessionId>, lists: &mut Lists) {
-    match change {
-        Change::Session(id) => {
-            changed.insert(id);
-        }
-        Change::List => lists.resources = Wanted::Yes,
     }
 }

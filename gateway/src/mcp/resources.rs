@@ -15,7 +15,7 @@ use rmcp::model::{
 use super::session_tools::{ANSWER_CHARS_MAX, within};
 use super::{Face, HandsInView, View, results};
 use crate::error;
-use crate::session::{Body, Seq, SessionInfo, SessionRef, Slice};
+use crate::session::{Body, Listing, Seq, SessionError, SessionInfo, SessionRef, Slice};
 
 /// Sessions in one page of `resources/list`; each is two resources.
 const PAGE: u32 = 100;
@@ -81,17 +81,18 @@ impl Face {
             None => None,
             Some(cursor) => Some(cursor.parse().map_err(|_| results::bad_cursor())?),
         };
-        let sessions = match view.hands {
-            HandsInView::One(_) => Vec::new(),
+        let (sessions, more) = match view.hands {
+            HandsInView::One(_) => (Vec::new(), false),
             HandsInView::All => {
-                let listed = self.gateway.sessions.list(&view.principal, after, PAGE).await;
+                let listing = Listing { before: after, limit: Some(PAGE), status: None };
+                let listed = self.gateway.sessions.list(&view.principal, &listing).await;
                 listed.map_err(|error| error::rpc(&error))?
             }
         };
-        let next = (sessions.len() == PAGE as usize).then(|| sessions.last().map(|info| info.id.to_string()));
-        let resources = sessions.iter().flat_map(|info| listed(info)).collect();
+        let next = sessions.last().filter(|_| more).map(|info| info.id.to_string());
+        let resources = sessions.iter().flat_map(listed).collect();
         let mut list = ListResourcesResult::with_all_items(resources);
-        list.next_cursor = next.flatten();
+        list.next_cursor = next;
         list.meta = results::meta(modern);
         list.ttl_ms = Some(results::TTL_MS);
         list.cache_scope = Some(results::SCOPE);
@@ -110,11 +111,14 @@ impl Face {
         }
         let target = parse(uri).ok_or_else(missing)?;
         let found = self.gateway.sessions.find(&view.principal, &target.session).await;
-        let info = found.map_err(|error| error::rpc(&error))?.ok_or_else(missing)?;
+        let info = match found {
+            Err(SessionError::NoSession) => return Err(missing()),
+            found => found.map_err(|error| error::rpc(&error))?,
+        };
         let contents = match target.part {
             Part::State => json(uri, &self.state(&info)),
             Part::Events(slice) => {
-                let page = self.gateway.sessions.slice(info.id, slice.clone()).await;
+                let page = self.gateway.sessions.slice(&info, slice.clone()).await;
                 json(uri, &within(&page.map_err(|error| error::rpc(&error))?, &slice))
             }
             Part::Event(seq) => self.event(uri, &info, seq).await?.ok_or_else(missing)?,
@@ -133,7 +137,7 @@ impl Face {
         info: &SessionInfo,
         seq: Seq,
     ) -> Result<Option<ResourceContents>, ErrorData> {
-        let event = self.gateway.sessions.event(info.id, seq).await.map_err(|error| error::rpc(&error))?;
+        let event = self.gateway.sessions.event(info, seq).await.map_err(|error| error::rpc(&error))?;
         Ok(event.map(|event| json(uri, &event.to_json())))
     }
 
@@ -145,16 +149,16 @@ impl Face {
         offset: u64,
     ) -> Result<Option<ResourceContents>, ErrorData> {
         let sessions = &self.gateway.sessions;
-        let event = sessions.event(info.id, seq).await.map_err(|error| error::rpc(&error))?;
+        let event = sessions.event(info, seq).await.map_err(|error| error::rpc(&error))?;
         let Some(Body::ToolResult { output: Some(output), .. }) = event.and_then(|event| event.known()) else {
             return Ok(None);
         };
-        let read = sessions.read_output(info.id, &output.id, offset, OUTPUT_BYTES_MAX).await;
+        let read = sessions.outputs().read(info.id, &output, offset..offset.saturating_add(OUTPUT_BYTES_MAX)).await;
         let bytes = read.map_err(|error| error::rpc(&error))?;
         let end = offset + bytes.len() as u64;
         let more = (end < output.bytes)
             .then(|| format!("\n[bytes {offset} to {end} of {}: go on with ?offset={end}]", output.bytes));
-        Ok(Some(match String::from_utf8(bytes.to_vec()) {
+        Ok(Some(match String::from_utf8(bytes) {
             Ok(text) => ResourceContents::text(text + &more.unwrap_or_default(), uri),
             Err(error) if is_text_cut(&error) => {
                 let text = String::from_utf8_lossy(error.as_bytes()).into_owned();

@@ -14,7 +14,8 @@ use serde_json::{Map, Value, json};
 use super::{Face, View, is_modern, results};
 use crate::error::{self, Faced};
 use crate::session::{
-    NewEvent, Page, Seq, SessionId, SessionInfo, SessionName, SessionRef, Slice, check_emitted,
+    At, Listing, NewEvent, Page, Seq, SessionError, SessionId, SessionInfo, SessionName, SessionRef, Slice,
+    check_emitted,
 };
 
 /// Most characters that one answer has. (Design 2.2.)
@@ -192,10 +193,11 @@ impl Face {
 
     async fn list(&self, view: &View, wanted: List) -> Result<Answered, String> {
         let after = wanted.after.map(|id| id.parse()).transpose().map_err(|_| "`after` must be `next` of an earlier answer")?;
-        let page = self.gateway.sessions.list(&view.principal, after, LISTED_MAX).await.map_err(said)?;
-        let next = (page.len() == LISTED_MAX as usize).then(|| page.last().map(|info| info.id.to_string()));
+        let listing = Listing { before: after, limit: Some(LISTED_MAX), status: None };
+        let (page, more) = self.gateway.sessions.list(&view.principal, &listing).await.map_err(said)?;
+        let next = page.last().filter(|_| more).map(|info| info.id.to_string());
         let sessions: Vec<_> = page.iter().map(|info| self.state(info)).collect();
-        Ok((json!({"sessions": sessions, "next": next.flatten()}), None))
+        Ok((json!({"sessions": sessions, "next": next}), None))
     }
 
     async fn get(&self, view: &View, wanted: Get) -> Result<Answered, String> {
@@ -211,7 +213,7 @@ impl Face {
             limit: wanted.limit,
             types: wanted.r#type,
         };
-        let page = self.gateway.sessions.slice(info.id, slice.clone()).await.map_err(said)?;
+        let page = self.gateway.sessions.slice(&info, slice.clone()).await.map_err(said)?;
         Ok((within(&page, &slice), Some(info.id)))
     }
 
@@ -228,9 +230,9 @@ impl Face {
         let written = async {
             let session = self.named(view, wanted.session)?;
             let info = self.gateway.sessions.open(&view.principal, &session, &by).await.map_err(said)?;
-            let event = NewEvent::with_fields(by, fields);
+            let event = NewEvent::emitted(by, fields);
             let id = event.id;
-            let seq = self.gateway.sessions.append(&info, &[event]).await.map_err(said)?;
+            let seq = self.gateway.sessions.append(&info, At::End, &[event]).await.map_err(said)?;
             Ok::<_, String>((json!({"id": id.to_string(), "seq": seq.0, "session": info.id.to_string()}), info.id))
         };
         Ok(match written.await {
@@ -240,7 +242,11 @@ impl Face {
     }
 
     async fn hands(&self, view: &View) -> Result<Answered, String> {
-        let session = self.gateway.sessions.find(&view.principal, &view.session).await.map_err(said)?;
+        let session = match self.gateway.sessions.find(&view.principal, &view.session).await {
+            Ok(info) => Some(info),
+            Err(SessionError::NoSession) => None,
+            Err(error) => return Err(said(error)),
+        };
         let alive = session.as_ref().map(|info| self.gateway.leases.alive(info.id)).unwrap_or_default();
         let hands: Vec<_> = self
             .gateway
@@ -270,14 +276,15 @@ impl Face {
     /// The session meant, which must exist.
     async fn session_of(&self, view: &View, session: Option<String>) -> Result<SessionInfo, String> {
         let wanted = self.named(view, session)?;
-        let found = self.gateway.sessions.find(&view.principal, &wanted).await.map_err(said)?;
-        found.ok_or_else(|| format!("there is no session {wanted}: it begins with its first call or event, and session_list shows yours"))
+        match self.gateway.sessions.find(&view.principal, &wanted).await {
+            Err(SessionError::NoSession) => Err(format!("there is no session {wanted}: it begins with its first call or event, and session_list shows yours")),
+            found => found.map_err(said),
+        }
     }
 
     /// A session as every face of MCP shows it.
     pub(super) fn state(&self, info: &SessionInfo) -> Value {
-        let mut state = serde_json::to_value(info).unwrap_or_default();
-        state["uri"] = format!("session://{}", info.id).into();
+        let mut state = info.to_json();
         state["hands"] = json!(self.gateway.leases.alive(info.id));
         state
     }

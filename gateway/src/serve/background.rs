@@ -3,7 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::SignedDuration;
+
+use tokio_util::sync::CancellationToken;
+
 use super::Gateway;
+use crate::clock;
 use crate::error::chain;
 use crate::leases::node::Beat;
 
@@ -12,22 +17,27 @@ const IDLE_EVERY: Duration = Duration::from_secs(1);
 /// How often outputs that no event names are looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(600);
 
+/// How old an output must be that no event names: older than any call.
+const SWEEP_OLDER: SignedDuration = SignedDuration::from_hours(24);
+
 /// Starts all of it, on the gateway's own tracker, until it closes.
 pub(super) fn start(gateway: &Arc<Gateway>) {
-    gateway.tasks.spawn(every(gateway.clone(), gateway.config.nodes.heartbeat(), |gateway| async move {
+    let (closing, gone) = (&gateway.closing, &gateway.gone);
+    // Signs of life go on while calls drain, or another process would settle them.
+    gateway.tasks.spawn(every(gateway.clone(), gateway.config.nodes.heartbeat(), gone.clone(), |gateway| async move {
         live(&gateway).await;
     }));
-    gateway.tasks.spawn(every(gateway.clone(), IDLE_EVERY, |gateway| async move {
+    gateway.tasks.spawn(every(gateway.clone(), IDLE_EVERY, closing.clone(), |gateway| async move {
         gateway.leases.release_idle().await;
     }));
-    gateway.tasks.spawn(every(gateway.clone(), SWEEP_EVERY, |gateway| async move {
-        if let Err(error) = gateway.sessions.sweep().await {
+    gateway.tasks.spawn(every(gateway.clone(), SWEEP_EVERY, closing.clone(), |gateway| async move {
+        if let Err(error) = gateway.sessions.outputs().sweep(clock::now() - SWEEP_OLDER).await {
             tracing::warn!(error = %chain(&error), "stored outputs could not be swept");
         }
     }));
 }
 
-async fn every<F, Fut>(gateway: Arc<Gateway>, period: Duration, work: F)
+async fn every<F, Fut>(gateway: Arc<Gateway>, period: Duration, until: CancellationToken, work: F)
 where
     F: Fn(Arc<Gateway>) -> Fut + Send,
     Fut: Future<Output = ()> + Send,
@@ -37,7 +47,7 @@ where
     loop {
         tokio::select! {
             _ = ticks.tick() => work(gateway.clone()).await,
-            () = gateway.closing.cancelled() => return,
+            () = until.cancelled() => return,
         }
     }
 }
@@ -49,6 +59,7 @@ async fn live(gateway: &Gateway) {
         Ok(Beat::TakenOver) => {
             tracing::error!("this process was silent for so long that it was counted dead: it lets go of everything and goes on under a new name");
             gateway.leases.abandon().await;
+            gateway.sessions.log().rename(gateway.nodes.me().0);
             if let Err(error) = gateway.nodes.rejoin().await {
                 tracing::error!(error = %chain(&error), "this process could not join again");
             }

@@ -102,11 +102,6 @@ impl Own {
         &self.home
     }
 
-    /// Where hands keep what does not outlive the process.
-    pub(super) fn runtime(&self) -> PathBuf {
-        self.directory.join("run")
-    }
-
     /// Makes the owner's token at the first start, or when its file is gone.
     pub(super) async fn owner_token(&self, tokens: &Tokens) -> Result<(), super::ServeError> {
         if let Ok(token) = self.read_token() {
