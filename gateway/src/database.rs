@@ -23,7 +23,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 pub use error::DatabaseError;
-pub use signals::{CHANNEL, Signals, Subscription};
+pub use signals::{CHANNEL, Signals, Subscription, notify};
 
 /// The file of a SQLite database, in the data directory.
 pub const SQLITE_FILE: &str = "manyhands.db";

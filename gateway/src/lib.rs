@@ -1,5 +1,6 @@
 //! Manyhands: many brains, many hands, one log. `ARCHITECTURE.md` is the map.
 
+pub mod access;
 pub mod clock;
 pub mod database;
 pub mod session;

@@ -10,8 +10,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
+use super::{Connection, Dialect};
+
 /// The channel on which processes that share a PostgreSQL tell each other: `topic position`.
 pub const CHANNEL: &str = "manyhands_changed";
+
+/// Most bytes of what is told to other processes; PostgreSQL allows less than 8000.
+const PAYLOAD_MAX: usize = 7_900;
+
+/// Within a transaction: once it is committed, tells the other processes that share the database. On SQLite
+/// there are none.
+pub async fn notify(
+    connection: &mut Connection,
+    dialect: Dialect,
+    topic: &str,
+    reached: i64,
+) -> Result<(), sqlx::Error> {
+    let payload = format!("{topic} {reached}");
+    if dialect == Dialect::Postgres && payload.len() <= PAYLOAD_MAX {
+        let notify = sqlx::query("select pg_notify($1, $2) is null").bind(CHANNEL).bind(payload);
+        notify.execute(connection).await?;
+    }
+    Ok(())
+}
 
 /// How far a topic has come; `None` when it is not known how far.
 type Reached = Option<i64>;
@@ -50,12 +71,7 @@ impl Signals {
         }
     }
 
-    /// The text that [`Signals::publish_payload`] takes.
-    pub fn payload(topic: &str, reached: i64) -> String {
-        format!("{topic} {reached}")
-    }
-
-    /// Publishes what another process notified.
+    /// Publishes what a process notified, by [`notify`].
     pub(super) fn publish_payload(&self, payload: &str) {
         match payload.rsplit_once(' ').map(|(topic, reached)| (topic, reached.parse())) {
             Some((topic, Ok(reached))) => self.publish(topic, reached),

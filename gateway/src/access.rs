@@ -1,0 +1,23 @@
+//! Who is calling.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Who owns things: `local:NAME` for a token of this gateway's own.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Principal(pub String);
+
+impl Principal {
+    /// The person who runs the gateway.
+    pub fn owner() -> Self {
+        Self("local:owner".to_owned())
+    }
+}
+
+impl fmt::Display for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
