@@ -1,20 +1,211 @@
-//! One database, of either kind, and the only way to write to it.
+//! One database, SQLite or PostgreSQL, and the only way to write to it. Knows nothing of sessions.
+//!
+//! **Invariants:** [`Database::write`] answers `Ok` only after the transaction is durable; a failed piece of
+//! work leaves nothing behind; a password in the database's URL is never shown.
+//!
+//! One SQL text serves both kinds (`$1`, `returning`, `on conflict`); the few texts that differ ask
+//! [`Database::dialect`].
 
+mod error;
+mod listener;
+mod open;
+mod signals;
+mod writer;
+
+use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use sqlx::AnyConnection;
+use secrecy::SecretString;
+use sqlx::{AnyConnection, AnyPool};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
 
-/// Why the database did not do as told.
-#[derive(Debug, thiserror::Error)]
-pub enum DatabaseError {
-    /// It failed.
-    #[error("the database failed")]
-    Failed(#[source] Arc<sqlx::Error>),
-}
+pub use error::DatabaseError;
+pub use signals::{CHANNEL, Signals, Subscription, notify};
+
+/// The file of a SQLite database, in the data directory.
+pub const SQLITE_FILE: &str = "manyhands.db";
+/// Most connections that read SQLite at the same time.
+const SQLITE_READERS_MAX: u32 = 4;
+/// Most connections to PostgreSQL, for reads and writes together; its own default allows 100 to everybody.
+const POSTGRES_CONNECTIONS_MAX: u32 = 16;
+/// How often a transaction is tried that PostgreSQL gave up to resolve a conflict.
+const ATTEMPTS_MAX: u32 = 5;
 
 /// Work inside a transaction.
 pub type Work<'c, T, E> = BoxFuture<'c, Result<T, E>>;
 
 /// A connection inside a transaction.
 pub type Connection = AnyConnection;
+
+/// Where the database is.
+#[derive(Clone, Debug)]
+pub enum DatabaseConfig {
+    /// SQLite, as [`SQLITE_FILE`] in this directory, which is made when missing.
+    Directory(PathBuf),
+    /// PostgreSQL at this URL: `postgres://user:password@host:port/database`. May hold a password.
+    Url(SecretString),
+}
+
+/// Which kind of database it is, for the few texts that differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// SQLite.
+    Sqlite,
+    /// PostgreSQL.
+    Postgres,
+}
+
+/// An open database. Clones share it; [`Database::close`] ends it for all of them.
+#[derive(Clone)]
+pub struct Database {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    reader: AnyPool,
+    writer: Writer,
+    signals: Arc<Signals>,
+    tasks: TaskTracker,
+    /// Stops the listener; also when the last clone is dropped without a close.
+    stop: CancellationToken,
+    _stop_on_drop: DropGuard,
+}
+
+enum Writer {
+    Sqlite(writer::Queue),
+    Postgres(AnyPool),
+}
+
+impl Database {
+    /// Opens the database, makes or upgrades its schema, and checks that it keeps what it acknowledges.
+    pub async fn open(config: DatabaseConfig) -> Result<Self, DatabaseError> {
+        sqlx::any::install_default_drivers();
+        let tasks = TaskTracker::new();
+        let stop = CancellationToken::new();
+        let signals = Arc::new(Signals::default());
+        let (reader, writer) = match config {
+            DatabaseConfig::Directory(directory) => {
+                let opened = open::sqlite(&directory, SQLITE_READERS_MAX).await?;
+                (opened.reader, Writer::Sqlite(writer::Queue::start(opened.writer, &tasks)))
+            }
+            DatabaseConfig::Url(url) => {
+                let pool = open::postgres(&url, POSTGRES_CONNECTIONS_MAX).await?;
+                let listener = listener::connect(&url).await?;
+                tasks.spawn(listener::listen(listener, url, Arc::clone(&signals), stop.clone()));
+                (pool.clone(), Writer::Postgres(pool))
+            }
+        };
+        let stop_on_drop = stop.clone().drop_guard();
+        let inner = Inner { reader, writer, signals, tasks, stop, _stop_on_drop: stop_on_drop };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Runs `work` in a transaction and answers once that is durable, or rolled back because `work` failed.
+    ///
+    /// On SQLite all writes go through one task that commits what is waiting together. On PostgreSQL each is a
+    /// transaction of its own, run again (hence `Clone`) when the server gives it up to resolve a conflict. A
+    /// caller that stops waiting does not undo what it asked for. `work` waits for nothing but the connection.
+    pub async fn write<F, T, E>(&self, work: F) -> Result<T, E>
+    where
+        F: for<'c> FnOnce(&'c mut Connection) -> Work<'c, T, E> + Clone + Send + 'static,
+        T: Send + 'static,
+        E: std::error::Error + From<DatabaseError> + Send + 'static,
+    {
+        self.write_then(work, |_| ()).await
+    }
+
+    /// [`Database::write`], with something quick to do right after the commit, even if the caller is gone by
+    /// then (on PostgreSQL: if it still waits; there a `pg_notify` within the transaction tells for sure).
+    pub async fn write_then<F, T, E, A>(&self, work: F, committed: A) -> Result<T, E>
+    where
+        F: for<'c> FnOnce(&'c mut Connection) -> Work<'c, T, E> + Clone + Send + 'static,
+        T: Send + 'static,
+        E: std::error::Error + From<DatabaseError> + Send + 'static,
+        A: FnOnce(&T) + Send + 'static,
+    {
+        match &self.inner.writer {
+            Writer::Sqlite(queue) => queue.run(work, committed).await,
+            Writer::Postgres(pool) => {
+                let done = transaction(pool, work).await?;
+                committed(&done);
+                Ok(done)
+            }
+        }
+    }
+
+    /// Where to read. On SQLite these connections can't write.
+    pub fn reader(&self) -> &AnyPool {
+        &self.inner.reader
+    }
+
+    /// Which kind of database this is.
+    pub fn dialect(&self) -> Dialect {
+        match self.inner.writer {
+            Writer::Sqlite(_) => Dialect::Sqlite,
+            Writer::Postgres(_) => Dialect::Postgres,
+        }
+    }
+
+    /// What changed, for those who wait for it: in this process, and on PostgreSQL in all that share it.
+    pub fn signals(&self) -> &Arc<Signals> {
+        &self.inner.signals
+    }
+
+    /// Finishes the writes that are waiting and closes every connection. Later calls fail as closed.
+    pub async fn close(&self) {
+        self.inner.stop.cancel();
+        if let Writer::Sqlite(queue) = &self.inner.writer {
+            queue.close();
+        }
+        self.inner.tasks.close();
+        self.inner.tasks.wait().await;
+        self.inner.reader.close().await;
+    }
+}
+
+impl fmt::Debug for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Database").field("dialect", &self.dialect()).finish_non_exhaustive()
+    }
+}
+
+/// One transaction on PostgreSQL, tried again when the server gave it up to resolve a conflict.
+async fn transaction<F, T, E>(pool: &AnyPool, work: F) -> Result<T, E>
+where
+    F: for<'c> FnOnce(&'c mut Connection) -> Work<'c, T, E> + Clone,
+    E: std::error::Error + From<DatabaseError> + 'static,
+{
+    for _ in 1..ATTEMPTS_MAX {
+        match attempt(pool, work.clone()).await {
+            Err(error) if error::is_conflict(&error) => {}
+            done => return done,
+        }
+    }
+    attempt(pool, work).await
+}
+
+async fn attempt<F, T, E>(pool: &AnyPool, work: F) -> Result<T, E>
+where
+    F: for<'c> FnOnce(&'c mut Connection) -> Work<'c, T, E>,
+    E: From<DatabaseError>,
+{
+    let mut transaction = begin(pool).await.map_err(DatabaseError::from)?;
+    let done = work(&mut transaction).await?;
+    transaction.commit().await.map_err(DatabaseError::from)?;
+    Ok(done)
+}
+
+/// Begins a transaction. A pooled connection that died unnoticed (the server restarted) is replaced, not
+/// reported: nothing has been asked of it yet.
+async fn begin(pool: &AnyPool) -> Result<sqlx::Transaction<'static, sqlx::Any>, sqlx::Error> {
+    for _ in 0..POSTGRES_CONNECTIONS_MAX {
+        match pool.begin().await {
+            Err(error) if error::is_disconnect(&error) => {}
+            begun => return begun,
+        }
+    }
+    pool.begin().await
+}

@@ -21,6 +21,8 @@ create table event (
     tool_use_id text,
     call_key    text,
     resend_key  text,
+    output_id   text,
+    size        bigint  not null,
     by          text    not null,
     body        text    not null,
     primary key (session, seq)
@@ -32,6 +34,8 @@ create unique index event_started on event (session, tool_use_id) where type = '
 create unique index event_result on event (session, tool_use_id) where type = 'agent.tool_result';
 create unique index event_call_key on event (session, call_key) where call_key is not null;
 create index event_resend_key on event (session, resend_key) where resend_key is not null;
+-- An output is swept unless an event names it.
+create index event_output on event (session, output_id) where output_id is not null;
 
 create function event_is_final() returns trigger language plpgsql as
 $$ begin raise exception 'an event never changes'; end $$;
@@ -46,6 +50,16 @@ $$ begin
 end $$;
 create trigger event_stays before delete on event
     for each row execute function event_stays();
+create function event_starts_first() returns trigger language plpgsql as
+$$ begin
+    if exists (select 1 from event
+        where session = new.session and tool_use_id = new.tool_use_id and type = 'agent.tool_result') then
+        raise exception 'a call with an outcome never starts';
+    end if;
+    return new;
+end $$;
+create trigger event_starts_first before insert on event
+    for each row when (new.type = 'hand.call_started') execute function event_starts_first();
 
 -- Outputs too large for the log, written before the event that names them.
 create table output (

@@ -21,6 +21,8 @@ create table event (
     tool_use_id text,
     call_key    text,
     resend_key  text,
+    output_id   text,
+    size        integer not null,
     by          text    not null,
     body        text    not null,
     primary key (session, seq)
@@ -32,12 +34,18 @@ create unique index event_started on event (session, tool_use_id) where type = '
 create unique index event_result on event (session, tool_use_id) where type = 'agent.tool_result';
 create unique index event_call_key on event (session, call_key) where call_key is not null;
 create index event_resend_key on event (session, resend_key) where resend_key is not null;
+-- An output is swept unless an event names it.
+create index event_output on event (session, output_id) where output_id is not null;
 
 create trigger event_is_final before update on event
 begin select raise(abort, 'an event never changes'); end;
 create trigger event_stays before delete on event
 when not exists (select 1 from session where id = old.session and status = 'deleting')
 begin select raise(abort, 'an event stays as long as its session'); end;
+create trigger event_starts_first before insert on event
+when new.type = 'hand.call_started' and exists (select 1 from event
+    where session = new.session and tool_use_id = new.tool_use_id and type = 'agent.tool_result')
+begin select raise(abort, 'a call with an outcome never starts'); end;
 
 -- Outputs too large for the log, written before the event that names them.
 create table output (

@@ -1,5 +1,6 @@
 //! The one test binary: everything here drives the real thing.
 
 mod hand;
+mod log;
 mod sandbox_kit;
 mod tidy;

@@ -140,13 +140,12 @@ impl Event {
 
     /// The event as every face shows it (design section 3).
     pub fn to_json(&self) -> Value {
-        let mut shown = Map::new();
+        let mut shown = self.fields.clone();
         shown.insert("id".into(), self.id.to_string().into());
         shown.insert("seq".into(), self.seq.0.into());
         shown.insert("session".into(), self.session.to_string().into());
-        shown.insert("at".into(), self.at.to_string().into());
+        shown.insert("at".into(), format!("{:.6}", self.at).into());
         shown.insert("by".into(), serde_json::to_value(&self.by).unwrap_or_default());
-        shown.extend(self.fields.clone());
         Value::Object(shown)
     }
 }

@@ -87,6 +87,9 @@ pub enum LogError {
     /// An event is larger than [`EVENT_BYTES_MAX`].
     #[error("an event of {0} bytes is over the limit of {EVENT_BYTES_MAX}")]
     TooLarge(usize),
+    /// An event, or what is asked of the log, has not the form it must have.
+    #[error("this can't be in a session log: {0}")]
+    Malformed(&'static str),
     /// A stored event can't be read back.
     #[error("the session log is corrupt at {seq}")]
     Corrupt {

@@ -1,0 +1,202 @@
+//! Opening: connections, settings read back, migrations.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use secrecy::{ExposeSecret, SecretString};
+use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
+use sqlx::migrate::{MigrateError, Migrator};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{AnyConnection, AnyPool, ConnectOptions as _, Connection as _};
+
+use super::error::{Code, code};
+use super::{DatabaseError, SQLITE_FILE};
+
+static SQLITE: Migrator = sqlx::migrate!("../migrations/sqlite");
+static POSTGRES: Migrator = sqlx::migrate!("../migrations/postgres");
+
+/// How long a caller waits for a free connection.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long PostgreSQL may take to answer at start.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// An open SQLite file.
+pub(super) struct Sqlite {
+    pub(super) reader: AnyPool,
+    pub(super) writer: AnyConnection,
+}
+
+/// Opens, or makes, the SQLite file in `directory`.
+pub(super) async fn sqlite(directory: &Path, readers: u32) -> Result<Sqlite, DatabaseError> {
+    std::fs::create_dir_all(directory).map_err(|source| DatabaseError::Directory {
+        path: directory.to_path_buf(),
+        source: Arc::new(source),
+    })?;
+    let file = directory.join(SQLITE_FILE);
+    let options = sqlite_options(&file)?;
+    let failed = |error| sqlite_failure(&file, error);
+    let mut writer = options.connect().await.map_err(failed)?;
+    prepare_writer(&mut writer).await.map_err(|error| match error {
+        Prepare::Driver(error) => failed(error),
+        Prepare::Named(error) => error,
+    })?;
+    migrate_sqlite(&mut writer).await?;
+    let reader = AnyPoolOptions::new()
+        .max_connections(readers)
+        .acquire_timeout(ACQUIRE_TIMEOUT)
+        .test_before_acquire(false)
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .after_connect(|connection, _| {
+            Box::pin(async move {
+                sqlx::raw_sql("pragma query_only = on").execute(connection).await?;
+                Ok(())
+            })
+        })
+        .connect_lazy_with(options);
+    Ok(Sqlite { reader, writer })
+}
+
+/// Statements are not logged: they hold what users say.
+fn quiet(url: &str) -> Result<AnyConnectOptions, DatabaseError> {
+    Ok(AnyConnectOptions::from_str(url).map_err(|_| DatabaseError::BadUrl)?.disable_statement_logging())
+}
+
+fn sqlite_options(file: &Path) -> Result<AnyConnectOptions, DatabaseError> {
+    let file = std::path::absolute(file).unwrap_or_else(|_| file.to_path_buf());
+    let text = file.to_str().ok_or_else(|| DatabaseError::PathNotText(file.clone()))?;
+    quiet(&format!("sqlite://{}?mode=rwc", percent_encoded(text)))
+}
+
+/// A path as a URL's path: everything but the unreserved characters and `/` escaped (RFC 3986, 2.3).
+fn percent_encoded(path: &str) -> String {
+    let mut encoded = String::with_capacity(path.len());
+    for byte in path.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'_' | b'.' | b'~' => {
+                encoded.push(char::from(byte));
+            }
+            _ => {
+                encoded.push('%');
+                encoded.push_str(&format!("{byte:02X}"));
+            }
+        }
+    }
+    encoded
+}
+
+enum Prepare {
+    Driver(sqlx::Error),
+    Named(DatabaseError),
+}
+
+impl From<sqlx::Error> for Prepare {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Driver(error)
+    }
+}
+
+/// Durable and shared: a write-ahead log that is synced at each commit.
+async fn prepare_writer(writer: &mut AnyConnection) -> Result<(), Prepare> {
+    let mode: String = sqlx::query_scalar("pragma journal_mode = wal").fetch_one(&mut *writer).await?;
+    sqlx::raw_sql("pragma synchronous = full").execute(&mut *writer).await?;
+    let synchronous: i64 = sqlx::query_scalar("pragma synchronous").fetch_one(&mut *writer).await?;
+    if mode != "wal" {
+        let weak = DatabaseError::Weak { setting: "journal_mode", found: mode, needed: "wal" };
+        return Err(Prepare::Named(weak));
+    }
+    // 2 is FULL, 3 EXTRA.
+    if synchronous < 2 {
+        let found = synchronous.to_string();
+        return Err(Prepare::Named(DatabaseError::Weak { setting: "synchronous", found, needed: "full" }));
+    }
+    Ok(())
+}
+
+/// A failure to open a file, told by what it is about.
+fn sqlite_failure(file: &Path, error: sqlx::Error) -> DatabaseError {
+    let path: PathBuf = file.to_path_buf();
+    match code(&error) {
+        Some(Code::Sqlite(26 | 11)) => DatabaseError::NotADatabase(path),
+        Some(Code::Sqlite(14)) => DatabaseError::CannotOpen { path, source: Arc::new(error) },
+        _ => error.into(),
+    }
+}
+
+/// All migrations in one transaction, so that of two processes one waits for the other (sqlx locks nothing here).
+async fn migrate_sqlite(writer: &mut AnyConnection) -> Result<(), DatabaseError> {
+    let mut transaction = writer.begin_with("begin immediate").await?;
+    SQLITE.run_direct(None, &mut *transaction, false).await.map_err(migration_failure)?;
+    Ok(transaction.commit().await?)
+}
+
+/// Opens the PostgreSQL database at `url`.
+pub(super) async fn postgres(url: &SecretString, connections: u32) -> Result<AnyPool, DatabaseError> {
+    let at = address(url)?;
+    let options = quiet(url.expose_secret())?;
+    // One connection by hand: a pool would go on trying in silence, and say only that it timed out.
+    let connecting = tokio::time::timeout(CONNECT_TIMEOUT, options.connect()).await;
+    let connected = connecting.unwrap_or_else(|_| Err(sqlx::Error::PoolTimedOut));
+    let mut connection = connected.map_err(|error| postgres_failure(at, error))?;
+    check_durability(&mut connection).await?;
+    POSTGRES.run_direct(None, &mut connection, false).await.map_err(migration_failure)?;
+    connection.close().await?;
+    let pool = AnyPoolOptions::new()
+        .max_connections(connections)
+        .acquire_timeout(ACQUIRE_TIMEOUT)
+        .test_before_acquire(false)
+        .connect_lazy_with(options);
+    Ok(pool)
+}
+
+/// Host and port of a URL, or its socket: all of it that may be shown.
+pub(super) fn address(url: &SecretString) -> Result<String, DatabaseError> {
+    let text = url.expose_secret();
+    if !text.starts_with("postgres://") && !text.starts_with("postgresql://") {
+        return Err(DatabaseError::BadUrl);
+    }
+    let options = PgConnectOptions::from_str(text).map_err(|_| DatabaseError::BadUrl)?;
+    Ok(match options.get_socket() {
+        Some(socket) => socket.display().to_string(),
+        None => format!("{}:{}", options.get_host(), options.get_port()),
+    })
+}
+
+/// A failure to connect, told by who said no.
+pub(super) fn postgres_failure(at: String, error: sqlx::Error) -> DatabaseError {
+    match error.as_database_error() {
+        Some(refusal) => DatabaseError::Refused { at, reason: refusal.message().to_owned() },
+        None => match error {
+            sqlx::Error::Configuration(_) => DatabaseError::BadUrl,
+            error => DatabaseError::Unreachable { at, source: Arc::new(error) },
+        },
+    }
+}
+
+async fn check_durability(connection: &mut AnyConnection) -> Result<(), DatabaseError> {
+    let fsync: String = sqlx::query_scalar("show fsync").fetch_one(&mut *connection).await?;
+    let commit: String = sqlx::query_scalar("show synchronous_commit").fetch_one(&mut *connection).await?;
+    if fsync != "on" {
+        return Err(DatabaseError::Weak { setting: "fsync", found: fsync, needed: "on" });
+    }
+    // `local` and the remote kinds all wait for this server's own disk.
+    if commit == "off" {
+        return Err(DatabaseError::Weak { setting: "synchronous_commit", found: commit, needed: "on" });
+    }
+    Ok(())
+}
+
+fn migration_failure(error: MigrateError) -> DatabaseError {
+    match error {
+        MigrateError::VersionMissing(version) => DatabaseError::Newer(version),
+        MigrateError::VersionMismatch(version) => DatabaseError::Changed(version),
+        MigrateError::ExecuteMigration(source, version) => match DatabaseError::from(source) {
+            DatabaseError::Failed(source) => DatabaseError::Migration { version, source },
+            named => named,
+        },
+        MigrateError::Execute(error) => error.into(),
+        other => sqlx::Error::Migrate(Box::new(other)).into(),
+    }
+}

@@ -1,0 +1,167 @@
+//! Group commit for SQLite: one task owns the only connection that writes.
+//!
+//! Whatever waits when a transaction begins is committed together, each piece of work inside a savepoint of its
+//! own: one that fails is rolled back alone. Nobody is told "done" before the common `commit` has returned, and
+//! when that fails, everybody in the group is told so.
+
+use std::panic::AssertUnwindSafe;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use sqlx::{AnyConnection, Connection as _};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::{Connection, DatabaseError, Work};
+
+/// Most writes that wait; further ones wait to be let in.
+const QUEUE_MAX: usize = 1_024;
+/// Most writes in one transaction.
+const GROUP_MAX: usize = 64;
+
+/// The way in to the writer task.
+pub(super) struct Queue {
+    jobs: mpsc::Sender<Box<dyn Job>>,
+    closed: CancellationToken,
+}
+
+impl Queue {
+    /// Starts the task. It ends when the queue is closed or dropped.
+    pub(super) fn start(connection: AnyConnection, tasks: &TaskTracker) -> Self {
+        let (jobs, waiting) = mpsc::channel(QUEUE_MAX);
+        let closed = CancellationToken::new();
+        tasks.spawn(write(connection, waiting, closed.clone()));
+        Self { jobs, closed }
+    }
+
+    /// Runs `work` in one of the next transactions.
+    pub(super) async fn run<F, T, E, A>(&self, work: F, committed: A) -> Result<T, E>
+    where
+        F: for<'c> FnOnce(&'c mut Connection) -> Work<'c, T, E> + Send + 'static,
+        T: Send + 'static,
+        E: From<DatabaseError> + Send + 'static,
+        A: FnOnce(&T) + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let job = Asked { work: Some(work), committed: Some(committed), outcome: None, reply: Some(reply) };
+        self.jobs.send(Box::new(job)).await.map_err(|_| DatabaseError::Closed)?;
+        answer.await.map_err(|_| DatabaseError::Closed)?
+    }
+
+    /// Lets nothing more in; what waits is still written.
+    pub(super) fn close(&self) {
+        self.closed.cancel();
+    }
+}
+
+/// The task.
+async fn write(
+    mut connection: AnyConnection,
+    mut waiting: mpsc::Receiver<Box<dyn Job>>,
+    closed: CancellationToken,
+) {
+    let mut group = Vec::with_capacity(GROUP_MAX);
+    loop {
+        let taken = tokio::select! {
+            biased;
+            taken = waiting.recv_many(&mut group, GROUP_MAX) => taken,
+            () = closed.cancelled(), if !waiting.is_closed() => {
+                waiting.close();
+                continue;
+            }
+        };
+        if taken == 0 {
+            break;
+        }
+        let outcome = commit(&mut connection, &mut group).await;
+        for mut job in group.drain(..) {
+            job.answer(outcome.clone());
+        }
+    }
+    if let Err(error) = connection.close().await {
+        tracing::warn!(error = &error as &dyn std::error::Error, "the database did not close cleanly");
+    }
+}
+
+/// One transaction for the whole group. An error is everybody's: nothing of the group was kept.
+async fn commit(connection: &mut AnyConnection, group: &mut [Box<dyn Job>]) -> Result<(), DatabaseError> {
+    let mut transaction = connection.begin_with("begin immediate").await?;
+    if let [alone] = group {
+        if alone.run(&mut transaction).await == Ran::Failed {
+            return Ok(transaction.rollback().await?);
+        }
+    } else {
+        for job in group {
+            let mut savepoint = transaction.begin().await?;
+            match job.run(&mut savepoint).await {
+                Ran::Done => savepoint.commit().await?,
+                Ran::Failed => savepoint.rollback().await?,
+            }
+        }
+    }
+    Ok(transaction.commit().await?)
+}
+
+/// What became of a job, before its transaction is committed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ran {
+    Done,
+    Failed,
+}
+
+/// A piece of work whose types the task does not know.
+trait Job: Send {
+    /// Runs it and keeps its outcome.
+    fn run<'c>(&'c mut self, connection: &'c mut Connection) -> BoxFuture<'c, Ran>;
+    /// Tells the caller: its own failure, else that of the transaction, else that it is done.
+    fn answer(&mut self, transaction: Result<(), DatabaseError>);
+}
+
+struct Asked<F, T, E, A> {
+    work: Option<F>,
+    committed: Option<A>,
+    outcome: Option<Result<T, E>>,
+    reply: Option<oneshot::Sender<Result<T, E>>>,
+}
+
+impl<F, T, E, A> Job for Asked<F, T, E, A>
+where
+    F: for<'c> FnOnce(&'c mut Connection) -> Work<'c, T, E> + Send + 'static,
+    T: Send + 'static,
+    E: From<DatabaseError> + Send + 'static,
+    A: FnOnce(&T) + Send + 'static,
+{
+    fn run<'c>(&'c mut self, connection: &'c mut Connection) -> BoxFuture<'c, Ran> {
+        let work = self.work.take();
+        Box::pin(async move {
+            let Some(work) = work else { return Ran::Failed };
+            // A panic is the caller's, not that of everybody else in the queue.
+            let outcome = AssertUnwindSafe(async { work(connection).await })
+                .catch_unwind()
+                .await
+                .unwrap_or_else(|_| Err(DatabaseError::Panicked.into()));
+            let ran = if outcome.is_ok() { Ran::Done } else { Ran::Failed };
+            self.outcome = Some(outcome);
+            ran
+        })
+    }
+
+    fn answer(&mut self, transaction: Result<(), DatabaseError>) {
+        let outcome = match (self.outcome.take(), transaction) {
+            (Some(Err(own)), _) => Err(own),
+            (Some(Ok(done)), Ok(())) => {
+                if let Some(committed) = self.committed.take() {
+                    committed(&done);
+                }
+                Ok(done)
+            }
+            (_, Err(error)) => Err(error.into()),
+            (None, Ok(())) => Err(DatabaseError::Closed.into()),
+        };
+        if let Some(reply) = self.reply.take() {
+            // A caller that no longer waits misses its answer, as it chose to.
+            reply.send(outcome).ok();
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! An event as a row of the table `event`, and back.
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use sqlx::Row as _;
+use sqlx::any::AnyRow;
+
+use super::{CallKey, EVENT_BYTES_MAX, Event, EventId, LogError, NewEvent, Seq, SessionId, Via};
+use crate::database::DatabaseError;
+
+/// Most bytes of an event's `type`: it is part of an index.
+pub const EVENT_TYPE_MAX: usize = 128;
+/// At least what an event's JSON has beside its `by` and its own fields: names, ids, place and time.
+const ENVELOPE_BYTES: usize = 192;
+/// Fields of [`Event::to_json`] that the log itself fills in.
+const ENVELOPE: [&str; 5] = ["id", "seq", "session", "at", "by"];
+
+/// What a row holds beside its session, place and time.
+#[derive(Clone, Debug)]
+pub(super) struct NewRow {
+    pub(super) id: String,
+    pub(super) kind: String,
+    pub(super) tool_use_id: Option<String>,
+    pub(super) call_key: Option<String>,
+    pub(super) resend_key: Option<String>,
+    pub(super) output_id: Option<String>,
+    pub(super) size: i64,
+    pub(super) by: String,
+    pub(super) body: String,
+    /// What it does to the index of open calls.
+    pub(super) call: CallChange,
+}
+
+/// How an event changes which calls are open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum CallChange {
+    None,
+    /// Asked for through MCP: this node is to run it.
+    Asked { call: String },
+    Started { call: String, node: String },
+    Ended { call: String },
+}
+
+impl NewRow {
+    /// Refuses what can't be stored, before anything is written.
+    pub(super) fn of(event: &NewEvent) -> Result<Self, LogError> {
+        let kind = event.kind();
+        if kind.is_empty() || kind.len() > EVENT_TYPE_MAX || kind.contains(char::is_control) {
+            return Err(LogError::Malformed("its type is not 1 to 128 bytes of text"));
+        }
+        if ENVELOPE.iter().any(|field| event.fields.contains_key(*field)) {
+            return Err(LogError::Malformed("id, seq, session, at and by are the log's to fill in"));
+        }
+        let body = text(&event.fields);
+        if body.len() > EVENT_BYTES_MAX {
+            return Err(LogError::TooLarge(body.len()));
+        }
+        let by = text(&event.by);
+        let (tool_use_id, call) = call_change(event)?;
+        let (call_key, resend_key) = match &event.key {
+            Some(CallKey::Forever(key)) => (Some(digest(key)), None),
+            Some(CallKey::Resend(key)) => (None, Some(digest(key))),
+            None => (None, None),
+        };
+        Ok(Self {
+            id: event.id.to_string(),
+            kind: kind.to_owned(),
+            tool_use_id,
+            call_key,
+            resend_key,
+            output_id: event.fields.get("output").and_then(|output| Some(output.get("id")?.as_str()?.to_owned())),
+            size: i64::try_from(body.len() + by.len() + ENVELOPE_BYTES).unwrap_or(i64::MAX),
+            by,
+            body,
+            call,
+        })
+    }
+}
+
+fn text(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).expect("an event is plain data")
+}
+
+/// Keys are stored by their digest: of any length and any characters, they fit an index.
+pub(super) fn digest(key: &str) -> String {
+    Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn call_change(event: &NewEvent) -> Result<(Option<String>, CallChange), LogError> {
+    match event.kind() {
+        "agent.tool_use" if event.by.via == Via::Mcp => {
+            Ok((None, CallChange::Asked { call: event.id.to_string() }))
+        }
+        "hand.call_started" => {
+            let call = tool_use_id(event)?;
+            let node = event.fields.get("node").and_then(Value::as_str).unwrap_or_default().to_owned();
+            Ok((Some(call.clone()), CallChange::Started { call, node }))
+        }
+        "agent.tool_result" => {
+            let call = tool_use_id(event)?;
+            Ok((Some(call.clone()), CallChange::Ended { call }))
+        }
+        _ => Ok((None, CallChange::None)),
+    }
+}
+
+fn tool_use_id(event: &NewEvent) -> Result<String, LogError> {
+    let id = event.fields.get("tool_use_id").and_then(Value::as_str).unwrap_or_default();
+    id.parse::<EventId>()
+        .map(|id| id.to_string())
+        .map_err(|_| LogError::Malformed("its tool_use_id is not the id of an event"))
+}
+
+/// The columns that [`event`] needs.
+pub(super) const COLUMNS: &str = "e.seq, e.id, e.at, e.by, e.body";
+
+/// The event in a row of [`COLUMNS`].
+pub(super) fn event(session: SessionId, row: &AnyRow) -> Result<Event, LogError> {
+    let seq = Seq(column(row, "seq")?);
+    let corrupt = |source| LogError::Corrupt { seq, source };
+    let id: String = column(row, "id")?;
+    let at: String = column(row, "at")?;
+    Ok(Event {
+        id: id.parse().map_err(serde::de::Error::custom).map_err(corrupt)?,
+        seq,
+        session,
+        at: at.parse().map_err(serde::de::Error::custom).map_err(corrupt)?,
+        by: serde_json::from_str(&column::<String>(row, "by")?).map_err(corrupt)?,
+        fields: serde_json::from_str(&column::<String>(row, "body")?).map_err(corrupt)?,
+    })
+}
+
+/// A column of a row.
+pub(super) fn column<'r, T>(row: &'r AnyRow, name: &str) -> Result<T, DatabaseError>
+where
+    T: sqlx::Decode<'r, sqlx::Any> + sqlx::Type<sqlx::Any>,
+{
+    Ok(row.try_get(name)?)
+}

@@ -1,0 +1,304 @@
+//! The log in a database: one text and one code for SQLite and PostgreSQL.
+//!
+//! An append takes its places with one `update` of the session's row. The lock on that row, held until the
+//! commit, is what leaves no gap and no duplicate; the unique indexes of `event` hold that a call starts once
+//! and ends once, whoever appends.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use async_trait::async_trait;
+use sqlx::AssertSqlSafe;
+
+use super::row::{CallChange, NewRow, column};
+use super::{At, Event, EventLog, Held, LogError, NewEvent, Seq, SessionId, Slice};
+use crate::clock;
+use crate::database::{self, Connection, Database, DatabaseError, Dialect, Signals};
+
+/// Rows in one `insert`; each binds ten values of SQLite's 32 766.
+const INSERT_ROWS_MAX: usize = 64;
+/// Most events in one append.
+pub const APPEND_EVENTS_MAX: usize = 1_000;
+
+/// The texts that carry the log's promises. Only tests ever use others than [`Statements::of`].
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct Statements {
+    /// Takes `$2` places at the end.
+    pub end: &'static str,
+    /// The same, if the log ends at `$5`.
+    pub after: &'static str,
+    /// A row, if lease `$1` still has epoch `$2`, which then can't change until the commit.
+    pub held: &'static str,
+}
+
+impl Statements {
+    /// Those of a database.
+    pub fn of(dialect: Dialect) -> Self {
+        Self {
+            end: "update session set last_seq = last_seq + $2, bytes = bytes + $3, updated_at = $4
+                where id = $1 and status = 'active' returning last_seq",
+            after: "update session set last_seq = last_seq + $2, bytes = bytes + $3, updated_at = $4
+                where id = $1 and status = 'active' and last_seq = $5 returning last_seq",
+            held: match dialect {
+                // One transaction writes at a time: nothing to lock.
+                Dialect::Sqlite => "select 1 from lease where subject = $1 and epoch = $2",
+                Dialect::Postgres => "select 1 from lease where subject = $1 and epoch = $2 for share",
+            },
+        }
+    }
+}
+
+/// An [`EventLog`] in a [`Database`]. Clones share it.
+#[derive(Clone, Debug)]
+pub struct SqlLog {
+    pub(super) database: Database,
+    node: Arc<RwLock<String>>,
+    statements: Statements,
+}
+
+impl SqlLog {
+    /// `node` is this process, as its open calls name it.
+    pub fn new(database: Database, node: String) -> Self {
+        let statements = Statements::of(database.dialect());
+        Self::with_statements(database, node, statements)
+    }
+
+    /// For tests that show what a statement's conditions are good for.
+    #[doc(hidden)]
+    pub fn with_statements(database: Database, node: String, statements: Statements) -> Self {
+        Self { database, node: Arc::new(RwLock::new(node)), statements }
+    }
+
+    /// This process goes on under another name. Calls that are open keep the old one.
+    pub fn rename(&self, node: String) {
+        *self.node.write().unwrap_or_else(PoisonError::into_inner) = node;
+    }
+
+    /// The events, ready to be appended within somebody's own transaction.
+    pub(super) fn batch(&self, id: SessionId, at: At, events: &[NewEvent]) -> Result<Batch, LogError> {
+        if events.len() > APPEND_EVENTS_MAX {
+            return Err(LogError::Malformed("there are more than 1000 in one append"));
+        }
+        Ok(Batch {
+            session: id.to_string(),
+            topic: topic(id),
+            at,
+            rows: events.iter().map(NewRow::of).collect::<Result<_, _>>()?,
+            node: self.node.read().unwrap_or_else(PoisonError::into_inner).clone(),
+            statements: self.statements,
+            dialect: self.database.dialect(),
+        })
+    }
+}
+
+#[async_trait]
+impl EventLog for SqlLog {
+    async fn append(&self, id: SessionId, at: At, events: &[NewEvent]) -> Result<Seq, LogError> {
+        let batch = Arc::new(self.batch(id, at, events)?);
+        let (signals, topic) = (Arc::clone(self.database.signals()), batch.topic.clone());
+        self.database
+            .write_then(
+                move |connection| Box::pin(async move { batch.append(connection).await }),
+                move |last: &Seq| signals.publish(&topic, last.0),
+            )
+            .await
+    }
+
+    async fn read(&self, id: SessionId, slice: Slice) -> Result<Vec<Event>, LogError> {
+        Ok(super::slice::read(&self.database, id, &slice).await?.events)
+    }
+}
+
+/// What a session's signals are called.
+pub(super) fn topic(id: SessionId) -> String {
+    id.to_string()
+}
+
+/// Events that are ready to be appended.
+#[derive(Debug)]
+pub(super) struct Batch {
+    session: String,
+    topic: String,
+    at: At,
+    rows: Vec<NewRow>,
+    node: String,
+    statements: Statements,
+    dialect: Dialect,
+}
+
+impl Batch {
+    /// Appends within the transaction of `connection`. Whoever commits it publishes the place on the topic.
+    pub(super) async fn append(&self, connection: &mut Connection) -> Result<Seq, LogError> {
+        self.check_held(connection).await?;
+        let now = format!("{:.6}", clock::now());
+        let last = self.take_places(connection, &now).await?;
+        self.insert(connection, &now, last).await?;
+        self.change_open_calls(connection).await?;
+        database::notify(connection, self.dialect, &self.topic, last.0).await.map_err(DatabaseError::from)?;
+        Ok(last)
+    }
+
+    /// Before the session's row is locked: leases come first everywhere, so that nobody waits in a circle.
+    async fn check_held(&self, connection: &mut Connection) -> Result<(), LogError> {
+        let At::Held(leases) = &self.at else { return Ok(()) };
+        let mut leases: Vec<&Held> = leases.iter().collect();
+        leases.sort_by(|a, b| a.subject.cmp(&b.subject));
+        for lease in leases {
+            let held = sqlx::query(self.statements.held)
+                .bind(lease.subject.clone())
+                .bind(lease.epoch)
+                .fetch_optional(&mut *connection)
+                .await
+                .map_err(DatabaseError::from)?;
+            if held.is_none() {
+                // A session that is gone has no leases; say that it is gone.
+                return Err(match self.refusal(connection).await {
+                    LogError::Conflict => LogError::Fenced(lease.subject.clone()),
+                    other => other,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the session's end behind the new events, and returns it.
+    async fn take_places(&self, connection: &mut Connection, now: &str) -> Result<Seq, LogError> {
+        let statement = match self.at {
+            At::End | At::Held(_) => self.statements.end,
+            At::After(_) => self.statements.after,
+        };
+        let mut query = sqlx::query(statement)
+            .bind(self.session.clone())
+            .bind(i64::try_from(self.rows.len()).unwrap_or(i64::MAX))
+            .bind(self.rows.iter().map(|row| row.size).sum::<i64>())
+            .bind(now.to_owned());
+        if let At::After(seq) = self.at {
+            query = query.bind(seq.0);
+        }
+        match query.fetch_optional(&mut *connection).await.map_err(DatabaseError::from)? {
+            Some(row) => Ok(Seq(column(&row, "last_seq")?)),
+            None => Err(self.refusal(connection).await),
+        }
+    }
+
+    /// Why no place was given.
+    async fn refusal(&self, connection: &mut Connection) -> LogError {
+        let status = sqlx::query_scalar::<_, String>("select status from session where id = $1")
+            .bind(self.session.clone())
+            .fetch_optional(connection)
+            .await;
+        match status.as_ref().map(Option::as_deref) {
+            Ok(Some("active")) => LogError::Conflict,
+            Ok(Some("archived")) => LogError::Archived,
+            Ok(_) => LogError::NoSession,
+            Err(_) => status.map_err(DatabaseError::from).map_or_else(LogError::from, |_| LogError::NoSession),
+        }
+    }
+
+    async fn insert(&self, connection: &mut Connection, now: &str, last: Seq) -> Result<(), LogError> {
+        let mut seq = last.0 - i64::try_from(self.rows.len()).unwrap_or(i64::MAX);
+        for rows in self.rows.chunks(INSERT_ROWS_MAX) {
+            let mut query = sqlx::query(AssertSqlSafe(insert_text(rows.len())))
+                // A prepared statement for each small number of rows, which is what calls write.
+                .persistent(rows.len() <= 4)
+                .bind(self.session.clone())
+                .bind(now.to_owned());
+            for row in rows {
+                seq += 1;
+                query = query
+                    .bind(seq)
+                    .bind(row.id.clone())
+                    .bind(row.kind.clone())
+                    .bind(row.tool_use_id.clone())
+                    .bind(row.call_key.clone())
+                    .bind(row.resend_key.clone())
+                    .bind(row.output_id.clone())
+                    .bind(row.size)
+                    .bind(row.by.clone())
+                    .bind(row.body.clone());
+            }
+            query.execute(&mut *connection).await.map_err(insert_failure)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps the index of open calls in step with the log.
+    async fn change_open_calls(&self, connection: &mut Connection) -> Result<(), LogError> {
+        for (call, change) in open_calls(&self.rows, &self.node) {
+            let query = match change {
+                Some((node, started)) => sqlx::query(
+                    "insert into open_call (session, tool_use_id, node, started) values ($1, $2, $3, $4)
+                     on conflict (session, tool_use_id) do update set node = excluded.node, started = excluded.started",
+                )
+                .bind(self.session.clone())
+                .bind(call.to_owned())
+                .bind(node.to_owned())
+                .bind(started),
+                None => sqlx::query("delete from open_call where session = $1 and tool_use_id = $2")
+                    .bind(self.session.clone())
+                    .bind(call.to_owned()),
+            };
+            query.execute(&mut *connection).await.map_err(DatabaseError::from)?;
+        }
+        Ok(())
+    }
+}
+
+/// What becomes of each call that the rows speak of: open on a node (started or not), or closed.
+fn open_calls<'a>(rows: &'a [NewRow], node: &'a str) -> BTreeMap<&'a str, Option<(&'a str, i64)>> {
+    let mut calls = BTreeMap::new();
+    for row in rows {
+        match &row.call {
+            CallChange::None => {}
+            CallChange::Asked { call } => {
+                calls.insert(call.as_str(), Some((node, 0)));
+            }
+            CallChange::Started { call, node } => {
+                calls.insert(call.as_str(), Some((node.as_str(), 1)));
+            }
+            CallChange::Ended { call } => {
+                calls.insert(call.as_str(), None);
+            }
+        }
+    }
+    calls
+}
+
+fn insert_text(rows: usize) -> String {
+    let mut text = "insert into event (session, at, seq, id, type, tool_use_id, call_key, resend_key, output_id, \
+                    size, by, body) values "
+        .to_owned();
+    for row in 0..rows {
+        text.push_str(if row == 0 { "($1, $2" } else { ", ($1, $2" });
+        for place in 0..10 {
+            text.push_str(&format!(", ${}", 3 + row * 10 + place));
+        }
+        text.push(')');
+    }
+    text
+}
+
+/// Tells which promise of the table refused the events: PostgreSQL names the index, SQLite its columns.
+fn insert_failure(error: sqlx::Error) -> LogError {
+    if let Some(refusal) = error.as_database_error() {
+        let text = refusal.message();
+        if refusal.is_unique_violation() {
+            match refusal.constraint() {
+                Some("event_started" | "event_result") => return LogError::Settled,
+                Some("event_call_key") => return LogError::KeyTaken,
+                _ if text.ends_with("event.session, event.tool_use_id") => return LogError::Settled,
+                _ if text.ends_with("event.session, event.call_key") => return LogError::KeyTaken,
+                _ => {}
+            }
+        } else if text.contains("a call with an outcome never starts") {
+            return LogError::Settled;
+        }
+    }
+    DatabaseError::from(error).into()
+}
+
+/// Publishes a place that a transaction of this process has committed.
+pub(super) fn publish(signals: &Signals, id: SessionId, seq: Seq) {
+    signals.publish(&topic(id), seq.0);
+}
