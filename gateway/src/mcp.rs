@@ -1,0 +1,3 @@
+//! What an MCP client sees.
+
+pub mod wire;

@@ -1,0 +1,1 @@
+//! MCP over a pair of pipes.
