@@ -115,6 +115,10 @@ pub async fn layer(State(ours): State<Arc<HostOrigin>>, request: Request, next: 
 
 impl Place {
     fn parse(text: &str) -> Option<Self> {
+        // A bare IPv6 address, as an address prints itself; on the wire it has brackets.
+        if text.parse::<std::net::Ipv6Addr>().is_ok() {
+            return Some(Self { host: format!("[{}]", text.to_ascii_lowercase()), port: None });
+        }
         // `user@host` is an authority too, but no host.
         let authority: Authority = text.parse().ok().filter(|_| !text.contains('@'))?;
         let host = authority.host();

@@ -8,7 +8,7 @@ use std::fmt;
 use serde::de::{self, Deserialize, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// How deep objects and arrays of a message may nest, in levels. Below the 128 at which serde_json gives up, so that
+/// How deep objects and arrays of a message may nest, in levels. Below the 128 at which `serde_json` gives up, so that
 /// nothing behind the guard meets a depth that it refuses.
 pub(super) const MAX_DEPTH: usize = 100;
 
