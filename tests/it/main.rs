@@ -1,3 +1,6 @@
 //! it
 mod hand;
+mod sandbox;
 mod sandbox_kit;
+mod sandbox_limits;
+mod sandbox_tools;
