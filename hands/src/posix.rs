@@ -4,7 +4,11 @@
 //! commands in the hand, so it can do no more than `bash` there can.
 
 mod bash;
+mod find;
 mod output;
+mod read;
+mod script;
+mod write;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -166,7 +170,15 @@ impl Posix {
 
     /// What they are called and take.
     pub fn tools(&self) -> Vec<Tool> {
-        vec![bash::tool(&self.surroundings)]
+        let surroundings = &self.surroundings;
+        vec![
+            bash::tool(surroundings),
+            read::tool(surroundings),
+            write::write_tool(surroundings),
+            write::edit_tool(surroundings),
+            find::glob_tool(surroundings),
+            find::grep_tool(surroundings),
+        ]
     }
 
     /// Executes one call in a hand.
@@ -176,13 +188,20 @@ impl Posix {
         call: &Call,
         context: &CallContext,
     ) -> Result<Outcome, HandError> {
+        let (surroundings, arguments) = (&self.surroundings, &call.arguments);
         let ran = match call.tool.as_str() {
-            "bash" => bash::run(&self.surroundings, shell, &call.arguments, context).await,
+            "bash" => bash::run(surroundings, shell, arguments, context).await,
+            "read" => read::run(surroundings, shell, arguments, context).await,
+            "write" => write::run_write(surroundings, shell, arguments, context).await,
+            "edit" => write::run_edit(surroundings, shell, arguments, context).await,
+            "glob" => find::run_glob(surroundings, shell, arguments, context).await,
+            "grep" => find::run_grep(surroundings, shell, arguments, context).await,
             other => return Err(HandError::UnknownTool(other.to_owned())),
         };
         match ran {
             Ok(outcome) => Ok(outcome),
             Err(Failure::Refused(sentence)) => Ok(Outcome::error(sentence)),
+            Err(Failure::Ended(outcome)) => Ok(outcome),
             Err(Failure::Hand(error)) => Err(error),
         }
     }
@@ -194,6 +213,9 @@ enum Failure {
     /// It was asked for something it can't do, as the sentence says.
     #[error("{0}")]
     Refused(String),
+    /// What it needed to run was ended.
+    #[error("ended")]
+    Ended(Outcome),
     /// Its hand failed.
     #[error(transparent)]
     Hand(#[from] HandError),
@@ -221,8 +243,18 @@ fn tool(name: &str, description: String, effects: Effects, required: &[&str], pr
 
 impl Surroundings {
     /// A path as a tool means it: below the workspace unless it is absolute.
-    fn absolute(&self, path: &str) -> String {
-        self.workspace.join(path).to_string_lossy().into_owned()
+    fn path(&self, path: &str) -> Result<String, Failure> {
+        if path.is_empty() || path.contains('\0') {
+            return Err(Failure::Refused("A path must not be empty nor contain a NUL.".into()));
+        }
+        let path = path.trim_start_matches("./");
+        let whole = if matches!(path, "" | ".") { self.workspace.clone() } else { self.workspace.join(path) };
+        Ok(whole.to_string_lossy().into_owned())
+    }
+
+    /// Where `write` and `edit` may, in words.
+    fn places(&self) -> String {
+        self.writable.iter().map(|root| root.to_string_lossy()).collect::<Vec<_>>().join(", ")
     }
 }
 

@@ -10,6 +10,7 @@
 //! PID 1 ends with it, and the kernel ends the rest. The gateway trusts nothing that comes out.
 
 mod call;
+mod cgroup;
 mod children;
 mod enter;
 mod idmap;
@@ -22,6 +23,7 @@ mod runner;
 pub mod seccomp;
 mod stage;
 mod tree;
+mod watch;
 mod wire;
 
 use std::collections::HashMap;
@@ -36,6 +38,7 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio_util::task::TaskTracker;
 
+use self::cgroup::Hierarchies;
 use self::instance::Instance;
 use crate::posix::{Posix, Surroundings};
 use crate::{Call, CallContext, Hand, HandError, Handle, InstanceId, Lease, Outcome, Tool};
@@ -94,7 +97,8 @@ pub struct Limits {
     pub memory: u64,
     /// Processes and threads.
     pub processes: u64,
-    /// Processor time per time, in thousandths of a processor. Only with a cgroup.
+    /// Processor time per time, in thousandths of a processor. Only with a cgroup. By default two
+    /// processors, and on a small machine three quarters of what it has.
     pub millicpus: u64,
     /// `/workspace`, in bytes.
     pub workspace: u64,
@@ -111,7 +115,7 @@ impl Default for Limits {
         Self {
             memory: 2 << 30,
             processes: 512,
-            millicpus: 2000,
+            millicpus: processors().saturating_mul(750).min(2000),
             workspace: 2 << 30,
             tmp: 512 << 20,
             output: 64 << 20,
@@ -120,9 +124,14 @@ impl Default for Limits {
     }
 }
 
+fn processors() -> u64 {
+    std::thread::available_parallelism().map_or(1, |processors| processors.get() as u64)
+}
+
 /// A kind of hand that gives each lease a sandbox.
 pub struct Sandbox {
-    config: Arc<SandboxConfig>,
+    config: SandboxConfig,
+    hierarchies: Hierarchies,
     posix: Posix,
     instances: Mutex<HashMap<InstanceId, Slot>>,
     tasks: TaskTracker,
@@ -135,7 +144,7 @@ impl Sandbox {
     /// A hand that has made nothing yet.
     pub fn new(config: SandboxConfig) -> Self {
         let posix = Posix::new(surroundings(&config));
-        Self { config: Arc::new(config), posix, instances: Mutex::default(), tasks: TaskTracker::new() }
+        Self { config, hierarchies: Hierarchies::find(), posix, instances: Mutex::default(), tasks: TaskTracker::new() }
     }
 
     /// Ends every instance and waits until nothing of them runs.
@@ -183,7 +192,7 @@ impl Hand for Sandbox {
         if let Some(old) = place.take() {
             old.end("it was lost").await;
         }
-        *place = Some(Instance::start(&self.config, lease, &self.tasks).await?);
+        *place = Some(Instance::start(&self.config, &self.hierarchies, lease, &self.tasks).await?);
         Ok(Handle { instance: lease.instance.clone() })
     }
 
@@ -226,6 +235,7 @@ impl Hand for Sandbox {
             "isolation": "bubblewrap: own user, mount, PID, IPC, UTS and network namespaces, no capabilities, seccomp",
             "network": self.config.network,
             "mounts": self.config.mounts,
+            "limited_together": self.hierarchies.offered(),
             "limits": {
                 "memory_bytes": limits.memory,
                 "processes": limits.processes,

@@ -2,5 +2,8 @@
 
 mod hand;
 mod log;
+mod sandbox;
 mod sandbox_kit;
+mod sandbox_limits;
+mod sandbox_tools;
 mod tidy;

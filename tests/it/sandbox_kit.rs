@@ -2,12 +2,14 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use hands::sandbox::{Limits, Network, Sandbox, SandboxConfig};
 use hands::{
     Call, CallContext, Content, Ending, Hand, HandError, Handle, InstanceId, Lease, NoProgress, Outcome,
     Progress,
 };
+use rustix::process::Pid;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
@@ -117,4 +119,28 @@ impl Progress for News {
     fn output(&self, text: &str) {
         self.0.lock().unwrap().push_str(text);
     }
+}
+
+/// The host's processes that hold up an instance: those with its name as an argument.
+pub(crate) fn processes_of(instance: &InstanceId) -> Vec<Pid> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        if line.split(|byte| *byte == 0).any(|argument| argument == instance.0.as_bytes()) {
+            found.extend(Pid::from_raw(pid));
+        }
+    }
+    found
+}
+
+/// Waits until something holds.
+pub(crate) async fn soon(mut holds: impl FnMut() -> bool) {
+    for _ in 0..3000 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("it did not happen within 30 s");
 }

@@ -73,7 +73,7 @@ pub(super) async fn run(
     let mut text = Text::new(surroundings.output, Some(Arc::clone(&context.progress)));
     let command = Command {
         program: Program::Login(command),
-        cwd: cwd.map(|cwd| surroundings.absolute(&cwd)),
+        cwd: cwd.map(|cwd| surroundings.path(&cwd)).transpose()?,
         input: Input::Bytes(Bytes::from(stdin.unwrap_or_default())),
         streams: Streams::Merged,
         timeout: Duration::from_secs(seconds),

@@ -12,6 +12,7 @@ use rustix::net::{RecvFlags, recv};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -53,18 +54,23 @@ impl<S: tokio::io::AsyncRead + Unpin> Frames<S> {
 pub(super) struct Runner {
     frames: Frames<OwnedReadHalf>,
     requests: OwnedWriteHalf,
+    /// Whether it has ever said that it is ready.
+    greeted: bool,
 }
 
 impl Runner {
     pub(super) fn new(stream: UnixStream) -> Self {
         let (read, requests) = stream.into_split();
-        Self { frames: Frames::new(read), requests }
+        Self { frames: Frames::new(read), requests, greeted: false }
     }
 
     /// Waits until it takes a request.
     pub(super) async fn ready(&mut self) -> io::Result<Option<()>> {
         match self.frames.next().await? {
-            Some((Kind::Ready, _)) => Ok(Some(())),
+            Some((Kind::Ready, _)) => {
+                self.greeted = true;
+                Ok(Some(()))
+            }
             _ => Ok(None),
         }
     }
@@ -96,7 +102,12 @@ enum Feed {
 struct Running<'a> {
     instance: &'a Instance,
     frames: Frames<OwnedReadHalf>,
+    greeted: bool,
     feed: Feed,
+    /// Says when the instance goes beyond a limit.
+    alarm: watch::Receiver<Option<String>>,
+    /// How many processes the memory limit had killed before.
+    killed: u64,
     /// Why the call is being ended, once it is.
     stop: Option<Stop>,
     /// When it is to end by itself; then, when it is to have been ended.
@@ -120,6 +131,10 @@ impl Shell for Instance {
         cancel: &CancellationToken,
         sink: &mut dyn Sink,
     ) -> Result<Report, HandError> {
+        self.watch.admit()?;
+        let _active = self.watch.active();
+        let alarm = self.watch.alarm();
+        let killed = self.group.killed_for_memory();
         let deadline = Instant::now() + command.timeout;
         let runner = self.runner().await?;
         let request = Request {
@@ -131,7 +146,8 @@ impl Shell for Instance {
             merged: matches!(command.streams, Streams::Merged),
         };
         let feed = Feed::Going(Box::pin(feed(runner.requests, request, command.input)));
-        let running = Running { instance: self, frames: runner.frames, feed, stop: None, deadline };
+        let Runner { frames, greeted, .. } = runner;
+        let running = Running { instance: self, frames, greeted, feed, alarm, killed, stop: None, deadline };
         running.to_its_end(cancel, sink).await
     }
 }
@@ -146,9 +162,9 @@ impl Running<'_> {
             match self.news(cancel).await {
                 News::Frame(Kind::Output, bytes) => self.heed(sink.take(Stream::Output, &bytes)),
                 News::Frame(Kind::Error, bytes) => self.heed(sink.take(Stream::Error, &bytes)),
-                News::Frame(Kind::Ready, _) => {}
+                News::Frame(Kind::Ready, _) => self.greeted = true,
                 News::Frame(Kind::End, bytes) => match serde_json::from_slice(&bytes) {
-                    Ok(end) => return Ok(self.ended(end).await),
+                    Ok(end) => return self.ended(end).await,
                     Err(_) => return self.broken().await,
                 },
                 News::Stop(stop) => self.stop(stop),
@@ -158,7 +174,7 @@ impl Running<'_> {
     }
 
     async fn news(&mut self, cancel: &CancellationToken) -> News {
-        let Self { frames, feed, stop, deadline, .. } = self;
+        let Self { frames, feed, alarm, stop, deadline, .. } = self;
         let stopping = stop.is_some();
         loop {
             tokio::select! {
@@ -168,6 +184,7 @@ impl Running<'_> {
                 },
                 () = feed.done() => {}
                 () = cancel.cancelled(), if !stopping => return News::Stop(Stop::Cancelled),
+                why = limit(alarm), if !stopping => return News::Stop(Stop::Limit(why)),
                 () = sleep_until(*deadline) => {
                     return if stopping { News::GraceOver } else { News::Stop(Stop::Timeout) };
                 }
@@ -188,41 +205,64 @@ impl Running<'_> {
     }
 
     /// The runner said how the call ended.
-    async fn ended(mut self, end: End) -> Report {
+    async fn ended(mut self, end: End) -> Result<Report, HandError> {
         self.feed.look().await;
         if let Feed::Done(requests) = self.feed {
-            let runner = Runner { frames: self.frames, requests };
+            let runner = Runner { frames: self.frames, requests, greeted: true };
             match end.runner {
                 RunnerState::Free => self.instance.keep(runner),
                 RunnerState::Background => self.instance.leave(runner),
                 RunnerState::Gone => {}
             }
         }
+        let mut notes = Vec::new();
+        if !matches!(end.how, How::Exit(0)) && self.instance.group.killed_for_memory() > self.killed {
+            notes.push("a process was killed by the memory limit of the sandbox".to_owned());
+        }
         let ended = match (end.how, self.stop) {
             (How::Ended, Some(stop)) => Ended::Stopped(stop),
             (How::Exit(code), _) => Ended::Exit(code),
             (How::Signal(signal), _) => Ended::Signal(signal),
+            (How::NotStarted(error, _), _) if Errno::from_raw_os_error(error) == Errno::AGAIN => {
+                return Err(self.instance.exhausted().await);
+            }
             (How::NotStarted(error, doing), _) => {
                 Ended::NotStarted { doing, error: io::Error::from_raw_os_error(error) }
             }
             (How::Ended, None) => Ended::Signal(9),
         };
-        Report { ended, notes: Vec::new() }
+        Ok(Report { ended, notes })
     }
 
     /// The runner does not talk to us any more: it died, was killed or is not itself. What it left can't be
     /// told from what others run, so all of it goes.
     async fn broken(self) -> Result<Report, HandError> {
         let why = self.instance.reason().await;
+        if why.is_none() && !self.greeted && self.stop.is_none() {
+            return Err(self.instance.exhausted().await);
+        }
         self.instance.end("the process that ran a call was killed, so its sandbox was ended").await;
-        let why = why
-            .unwrap_or_else(|| "the process that ran the call was killed, so its sandbox was ended".into());
         match self.stop {
             Some(stop) => Ok(Report {
                 ended: Ended::Stopped(stop),
-                notes: vec!["its background processes ended with it".into()],
+                notes: vec!["the sandbox's background processes were ended with it".into()],
             }),
-            None => Err(HandError::Lost { may_have_run: true, why }),
+            None => Err(HandError::Lost {
+                may_have_run: true,
+                why: why.unwrap_or_else(|| "the process that ran the call was killed, so its sandbox was ended".into()),
+            }),
+        }
+    }
+}
+
+/// Waits for a limit to be passed.
+async fn limit(alarm: &mut watch::Receiver<Option<String>>) -> String {
+    loop {
+        if alarm.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        if let Some(why) = alarm.borrow_and_update().clone() {
+            return why;
         }
     }
 }

@@ -15,6 +15,9 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use super::enter::{EnterError, at};
 
+/// The step that not every file system can do.
+pub(super) const MAPPING: &str = "mapping the owner on the file system of";
+
 /// Gives this process mounts of its own.
 pub(super) fn own_mount_namespace() -> io::Result<()> {
     // SAFETY: only `UnshareFlags::FILES` can break other threads' file descriptors.
@@ -27,7 +30,7 @@ pub(super) fn own_mount_namespace() -> io::Result<()> {
 pub(super) fn give_to(tree: &OwnedFd, path: &Path, user: u32) -> Result<(), EnterError> {
     let owner = fs::metadata(path).map_err(at("looking at", path))?;
     let namespace = mapping((owner.uid(), owner.gid()), user).map_err(at("mapping the owner of", path))?;
-    map(tree, &namespace).map_err(at("mapping the owner on the file system of", path))
+    map(tree, &namespace).map_err(at(MAPPING, path))
 }
 
 /// A user namespace whose only use is its mapping: the owner's ids on disk, the instance's on the mount.

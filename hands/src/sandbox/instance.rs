@@ -3,7 +3,6 @@
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -21,7 +20,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::call::Runner;
+use super::cgroup::{Group, Hierarchies};
 use super::enter::Spec;
+use super::watch::Watch;
 use super::{SandboxConfig, owner, reap, refusal};
 use crate::{HandError, InstanceId, Lease};
 
@@ -39,8 +40,10 @@ const RETRY: Duration = Duration::from_millis(5);
 /// A running sandbox.
 pub(super) struct Instance {
     pub(super) id: InstanceId,
-    pub(super) work: PathBuf,
-    pub(super) config: Arc<SandboxConfig>,
+    /// Most processes, for the sentence that says that they are used up.
+    pub(super) processes: u64,
+    pub(super) watch: Arc<Watch>,
+    pub(super) group: Group,
     /// Closing it ends the sandbox.
     control: Mutex<Option<OwnedFd>>,
     spares: Mutex<Vec<Runner>>,
@@ -58,7 +61,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Instance {
     /// Starts a sandbox and waits until it can run a call.
     pub(super) async fn start(
-        config: &Arc<SandboxConfig>,
+        config: &SandboxConfig,
+        hierarchies: &Hierarchies,
         lease: &Lease,
         tasks: &TaskTracker,
     ) -> Result<Arc<Self>, HandError> {
@@ -66,24 +70,21 @@ impl Instance {
         let user = tokio::task::spawn_blocking(move || owner::prepare(&work))
             .await
             .map_err(|error| HandError::Io { doing: "making a work folder", source: error.into() })??;
-        let spec = Spec {
-            instance: lease.instance.0.clone(),
-            program: config.program.clone(),
-            work: lease.work.clone(),
-            mounts: config.mounts.clone(),
-            network: config.network,
-            user,
-            cgroups: Vec::new(),
-            data: None,
-            processes: Some(config.limits.processes),
-            file_size: config.limits.workspace,
-            tmp: config.limits.tmp,
+        let group = hierarchies
+            .make(&lease.instance, &config.limits)
+            .map_err(|source| HandError::Io { doing: "making a cgroup", source })?;
+        let (control, mut child) = match spawn(config, &spec(config, lease, user, &group)) {
+            Ok(spawned) => spawned,
+            Err(error) => {
+                group.remove().await;
+                return Err(error);
+            }
         };
-        let (control, mut child) = spawn(config, &spec)?;
         let instance = Arc::new(Self {
             id: lease.instance.clone(),
-            work: lease.work.clone(),
-            config: Arc::clone(config),
+            processes: config.limits.processes,
+            watch: Watch::new(lease.work.clone(), &config.limits),
+            group,
             control: Mutex::new(Some(control)),
             spares: Mutex::default(),
             why: OnceLock::new(),
@@ -95,7 +96,8 @@ impl Instance {
             .stderr
             .take()
             .map(|stderr| tasks.spawn(drain(stderr, instance.id.clone(), Arc::clone(&instance.report))));
-        tasks.spawn(Arc::clone(&instance).watch(child, drained));
+        tasks.spawn(Arc::clone(&instance).wait(child, drained));
+        tasks.spawn(Arc::clone(&instance.watch).run(instance.gone.clone()));
         match instance.first_runner().await {
             Ok(()) => Ok(instance),
             Err(error) => {
@@ -125,7 +127,7 @@ impl Instance {
     }
 
     /// Waits for the end of the outermost process, however it comes.
-    async fn watch(self: Arc<Self>, mut child: Child, drained: Option<tokio::task::JoinHandle<()>>) {
+    async fn wait(self: Arc<Self>, mut child: Child, drained: Option<tokio::task::JoinHandle<()>>) {
         let status = child.wait().await;
         // The rest of the sandbox may outlive a killed `bwrap`, but not the socket.
         lock(&self.control).take();
@@ -137,6 +139,7 @@ impl Instance {
             Err(error) => format!("the sandbox can't be watched any more ({error})"),
         };
         self.lose(why);
+        self.group.remove().await;
         self.gone.cancel();
     }
 
@@ -160,6 +163,13 @@ impl Instance {
             }
             let _ = timeout(END, self.gone.cancelled()).await;
         }
+    }
+
+    /// Ends it because nothing can be started in it any more.
+    pub(super) async fn exhausted(&self) -> HandError {
+        let why = format!("its background processes used up all {} processes, so all were ended", self.processes);
+        self.end(&why).await;
+        HandError::Lost { may_have_run: false, why }
     }
 
     /// Waits a moment for the reason of what looks like a death.
@@ -191,8 +201,13 @@ impl Instance {
     /// Lets a runner look after background processes until they end or the instance does.
     pub(super) fn leave(&self, mut runner: Runner) {
         let gone = self.gone.clone();
+        let background = self.watch.background();
+        let active = self.watch.active();
         self.tasks.spawn(async move {
+            let _active = active;
             tokio::select! {
+                // Hanging up makes the runner end what it looks after.
+                () = background.cancelled() => {}
                 () = runner.gone() => {}
                 () = gone.cancelled() => {}
             }
@@ -225,6 +240,24 @@ impl Instance {
         ancillary.push(SendAncillaryMessage::ScmRights(&fds));
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         sendmsg(control, &[IoSlice::new(b"c")], &mut ancillary, flags).map(|_| ())
+    }
+}
+
+/// What an instance's outermost process has to know.
+fn spec(config: &SandboxConfig, lease: &Lease, user: Option<u32>, group: &Group) -> Spec {
+    let limits = &config.limits;
+    Spec {
+        instance: lease.instance.0.clone(),
+        program: config.program.clone(),
+        work: lease.work.clone(),
+        mounts: config.mounts.clone(),
+        network: config.network,
+        user,
+        cgroups: group.doors(),
+        data: (!group.limits_memory()).then_some(limits.memory),
+        processes: (!group.limits_processes()).then_some(limits.processes),
+        file_size: limits.workspace,
+        tmp: limits.tmp,
     }
 }
 

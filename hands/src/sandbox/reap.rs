@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::cgroup;
 use crate::{HandError, InstanceId};
 
 /// How long the end of killed processes may take.
@@ -13,14 +14,14 @@ const END: Duration = Duration::from_secs(5);
 /// Pause between two looks at them.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Kills every process of `instances` and waits for their end.
+/// Kills every process of `instances`, waits for their end and removes their cgroups.
 pub(super) async fn reap(instances: &[InstanceId]) -> Result<(), HandError> {
     let until = Instant::now() + END;
     loop {
         let found =
             marked(instances).map_err(|source| HandError::Io { doing: "looking for processes", source })?;
         if found.is_empty() {
-            return Ok(());
+            break;
         }
         if Instant::now() > until {
             let source = io::Error::other(format!("{} processes do not end", found.len()));
@@ -31,6 +32,8 @@ pub(super) async fn reap(instances: &[InstanceId]) -> Result<(), HandError> {
         }
         tokio::time::sleep(LOOK).await;
     }
+    cgroup::reap(instances).await;
+    Ok(())
 }
 
 /// Processes whose command line says that they hold up one of `instances`: `bwrap` and PID 1, with

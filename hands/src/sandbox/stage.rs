@@ -7,6 +7,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Gid, Uid};
@@ -49,9 +50,7 @@ pub(super) fn as_user(spec: &Spec, user: u32) -> Result<Places, EnterError> {
     let mut mounts = Vec::new();
     for mount in &spec.mounts {
         let tree = tree(&mount.host)?;
-        if mount.access == Access::ReadWrite {
-            idmap::give_to(&tree, &mount.host, user)?;
-        }
+        share(&tree, mount, user)?;
         mounts.push(tree);
     }
     mount("tmpfs", STAGE, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, Some(c"mode=0755,size=1m"))
@@ -69,6 +68,20 @@ pub(super) fn as_user(spec: &Spec, user: u32) -> Result<Places, EnterError> {
     };
     become_user(user).map_err(step("becoming the instance's user"))?;
     Ok(places)
+}
+
+/// Lets `user` do with a mount what its owner may.
+fn share(tree: &OwnedFd, mount: &super::Mount, user: u32) -> Result<(), EnterError> {
+    match mount.access {
+        Access::ReadWrite => idmap::give_to(tree, &mount.host, user),
+        // What root keeps from others it keeps from the sandbox, where nobody asked to write.
+        Access::ReadOnly if fs::metadata(&mount.host).is_ok_and(|mount| mount.uid() == 0) => Ok(()),
+        Access::ReadOnly => idmap::give_to(tree, &mount.host, user).or_else(|error| match error {
+            // Some file systems can't. Then the sandbox reads what everybody may.
+            EnterError::Path { step: idmap::MAPPING, .. } => Ok(()),
+            other => Err(other),
+        }),
+    }
 }
 
 /// A copy of the mount at `path` with everything below it, not attached anywhere yet.
