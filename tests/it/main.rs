@@ -1,6 +1,5 @@
-//! it
-mod hand;
-mod sandbox_kit;
 //! The one test binary: everything here drives the real thing.
 
+mod hand;
+mod sandbox_kit;
 mod tidy;
