@@ -29,4 +29,4 @@ audit: ## known vulnerabilities in dependencies (needs the network)
 bench: ## the speed promises, as ratios measured side by side in one run
 	@.ci/need run
 	cargo build --release --locked --workspace
-	cargo bench --locked --package tests
+	cargo bench --locked --package tests --bench bench -- $(ROWS)

@@ -1,6 +1,7 @@
 //! The rules of the house that a machine can check. `ARCHITECTURE.md` says what they are for.
 
 mod manifest;
+mod rooms;
 mod source;
 mod tree;
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use super::{none, root};
 
@@ -44,9 +45,38 @@ fn migrations_have_the_same_names_for_both_databases() {
     assert_eq!(sqlite, names("postgres"));
 }
 
+/// A README that names what is not there is worse than none.
+#[test]
+fn readme_names_only_what_is_there() {
+    let (readme, makefile) = (read(Path::new("README.md")), read(Path::new("Makefile")));
+    let no_target = mentioned(&readme, "make ").into_iter().filter(|target| {
+        !makefile
+            .lines()
+            .any(|line| line.strip_prefix(target.as_str()).is_some_and(|rest| rest.starts_with(':')))
+    });
+    let mut missing: Vec<_> = no_target.map(|target| format!("make {target}")).collect();
+    for command in mentioned(&readme, "manyhands ") {
+        let help = Command::new(tests::gateway::binary()).args([&command, "--help"]).output().unwrap();
+        if !help.status.success() {
+            missing.push(format!("manyhands {command}"));
+        }
+    }
+    none("in the README and nowhere else", &missing);
+}
+
+/// The words behind `before` where it begins a line or a piece of code.
+fn mentioned(text: &str, before: &str) -> BTreeSet<String> {
+    let starts =
+        text.match_indices(before).filter(|(at, _)| matches!(text[..*at].chars().last(), Some('`' | '\n')));
+    let words = starts.map(|(at, _)| {
+        text[at + before.len()..].chars().take_while(|c| c.is_ascii_lowercase()).collect::<String>()
+    });
+    words.filter(|word| !word.is_empty()).collect()
+}
+
 /// What git tracks, or would once added.
 pub(super) fn tracked() -> Vec<PathBuf> {
-    let output = std::process::Command::new("git")
+    let output = Command::new("git")
         .args(["-c", "safe.directory=*", "ls-files", "--cached", "--others", "--exclude-standard"])
         .current_dir(root())
         .output()
