@@ -31,7 +31,7 @@ struct Arguments {
 /// Options that every command has.
 #[derive(Args)]
 struct Common {
-    /// The data directory [env: MANYHANDS_DATA] [default: $XDG_DATA_HOME/manyhands]
+    /// The data directory [env: MANYHANDS_DATA] [default: ~/.local/share/manyhands]
     #[arg(long, global = true, value_name = "DIR")]
     data: Option<PathBuf>,
     /// The configuration file [default: ./manyhands.toml, when it is there]

@@ -265,14 +265,11 @@ impl Config {
         for (name, value) in environment {
             let Some(setting) = setting_of(&name) else { continue };
             lay_over(&mut table, setting, &value);
-            table
-                .clone()
-                .try_into::<Self>()
-                .map_err(|error| invalid(name)(error.message().to_owned()))?;
+            table.clone().try_into::<Self>().map_err(|error| invalid(name)(error.message().to_owned()))?;
         }
-        let mut config: Self = table
-            .try_into()
-            .map_err(|error: toml::de::Error| invalid(path.display().to_string())(error.message().to_owned()))?;
+        let mut config: Self = table.try_into().map_err(|error: toml::de::Error| {
+            invalid(path.display().to_string())(error.message().to_owned())
+        })?;
         if config.hands.is_empty() {
             let name = "sandbox".parse().map_err(|_| ConfigError::NoHome)?;
             config.hands.insert(name, HandConfig::Sandbox(SandboxSettings::default()));
@@ -309,10 +306,10 @@ fn environment() -> Vec<(String, String)> {
         .collect()
 }
 
-/// How much is logged, as `tracing` filters have it: `MANYHANDS_LOG`, default `info`.
+/// How much is logged, as `tracing` filters have it: `MANYHANDS_LOG`, default `info,rmcp=warn`.
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
 pub fn log_filter() -> String {
-    std::env::var("MANYHANDS_LOG").unwrap_or_else(|_| "info".to_owned())
+    std::env::var("MANYHANDS_LOG").unwrap_or_else(|_| "info,rmcp=warn".to_owned())
 }
 
 fn setting_of(name: &str) -> Option<&'static str> {

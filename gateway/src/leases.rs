@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hands::HandError;
-pub use instance::{Instance, InUse};
 use instance::Slot;
+pub use instance::{InUse, Instance};
 
 use crate::access::Principal;
 use crate::database::{Database, DatabaseError};
@@ -83,9 +83,9 @@ impl Leases {
     }
 
     /// The live instance of `hand` for `session`, if there is one; provisions nothing.
-    pub async fn warm(&self, session: SessionId, hand: &Arc<Registered>) -> Option<InUse> {
+    pub fn warm(&self, session: SessionId, hand: &Arc<Registered>) -> Option<InUse> {
         let slot = self.slot(session, &hand.name)?;
-        slot.warm().await
+        slot.warm()
     }
 
     /// The live instance of `hand` for `session`, provisioned when there is none. What became of an earlier
@@ -116,8 +116,9 @@ impl Leases {
     pub async fn release_idle(&self) {
         for slot in self.all() {
             let idle = slot.hand.config.idle();
-            if let Err(error) = slot.release(self, idle).await {
-                if !matches!(error, LeaseError::Busy(_)) {
+            match slot.release(self, idle).await {
+                Ok(_) | Err(LeaseError::Busy(_)) => {}
+                Err(error) => {
                     tracing::warn!(session.id = %slot.session, hand.name = %slot.hand.name, error = %error, "an idle instance could not be released");
                 }
             }

@@ -84,7 +84,8 @@ impl Face {
 
     /// Fails closed: a request that nobody vouched for is answered as a fault of ours.
     fn view(&self, extensions: &rmcp::model::Extensions) -> Result<View, ErrorData> {
-        let carried = extensions.get::<http::request::Parts>().and_then(|parts| parts.extensions.get::<View>());
+        let carried =
+            extensions.get::<http::request::Parts>().and_then(|parts| parts.extensions.get::<View>());
         carried
             .or(self.fixed.as_ref())
             .cloned()

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::session::{Body, CallOutcome, Event, EventId, OutputRef, Seq, SessionId};
 
 /// Most characters of text that an answer shows. The rest is stored beside the log.
-pub const SHOWN_CHARS_MAX: usize = 48_000;
+pub(super) const SHOWN_CHARS_MAX: usize = 48_000;
 /// How many of them come from the beginning of a longer text.
 const HEAD_CHARS: usize = 32_000;
 /// Room for the sentence between head and tail.
@@ -109,7 +109,8 @@ impl Shaped {
             return self.both(block);
         }
         self.shown.push(block);
-        self.logged.push(text_block(&format!("[{mime}, {} bytes, stored as this event's output]", data.len())));
+        self.logged
+            .push(text_block(&format!("[{mime}, {} bytes, stored as this event's output]", data.len())));
         self.stored = Some(data);
     }
 }

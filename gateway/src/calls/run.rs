@@ -112,7 +112,7 @@ impl Inner {
         let ask = &running.ask;
         let used = asked(running);
         let tool_use_id = used.id;
-        if let Some(in_use) = self.leases.warm(ask.session, &ask.hand).await {
+        if let Some(in_use) = self.leases.warm(ask.session, &ask.hand) {
             let events = [used.clone(), call_started(running, tool_use_id, &in_use)];
             let at = At::Held(vec![in_use.instance.held.clone()]);
             match self.sessions.log().append(ask.session, at, &events).await {
@@ -175,7 +175,9 @@ impl Inner {
                 let event = NewEvent::of(running.ask.by.clone(), &lost);
                 self.record(running, tool_use_id, Outcome::error(text), note, Some(event)).await
             }
-            Err(error) => self.record(running, tool_use_id, Outcome::error(error.to_string()), note, None).await,
+            Err(error) => {
+                self.record(running, tool_use_id, Outcome::error(error.to_string()), note, None).await
+            }
         }
     }
 

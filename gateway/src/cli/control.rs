@@ -7,9 +7,11 @@ use anyhow::{Context as _, bail};
 use axum::body::Body;
 use http::{Method, Request, Response, header};
 use http_body_util::BodyExt as _;
+use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::UnixStream;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tower::ServiceExt as _;
 
 use super::Setting;
@@ -18,7 +20,7 @@ use crate::serve::{Gateway, SOCKET_FILE, control};
 /// Whoever answers commands.
 pub(super) enum Owner {
     /// The process that owns the data directory.
-    There(hyper::client::conn::http1::SendRequest<Body>),
+    There { sender: SendRequest<Body>, _driver: Driver },
     /// This process, until the command is done.
     Here(Arc<Gateway>),
 }
@@ -27,11 +29,8 @@ impl Owner {
     /// Reaches the owner, or becomes it when there is none.
     pub(super) async fn reach(setting: &Setting) -> anyhow::Result<Self> {
         if let Some(stream) = socket(&setting.config.data).await {
-            let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-            let driver = connection.with_upgrades();
-            // Ends with the sender, which is with this command.
-            tokio::task::spawn(driver);
-            return Ok(Self::There(sender));
+            let (sender, driver) = dial(stream).await?;
+            return Ok(Self::There { sender, _driver: driver });
         }
         Ok(Self::Here(Gateway::open(setting.config.clone()).await?))
     }
@@ -67,7 +66,7 @@ impl Owner {
             .header(header::CONTENT_TYPE, "application/json")
             .body(body)?;
         Ok(match self {
-            Self::There(sender) => sender.send_request(request).await?.map(Body::new),
+            Self::There { sender, .. } => sender.send_request(request).await?.map(Body::new),
             Self::Here(gateway) => match control::router(gateway.clone()).oneshot(request).await {
                 Ok(response) => response,
                 Err(never) => match never {},
@@ -81,6 +80,19 @@ impl Owner {
             gateway.shutdown().await;
         }
     }
+}
+
+/// Carries a connection for as long as it is held.
+pub(super) type Driver = AbortOnDropHandle<()>;
+
+/// Begins to speak HTTP on a socket.
+pub(super) async fn dial(stream: UnixStream) -> anyhow::Result<(SendRequest<Body>, Driver)> {
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let driver = TaskTracker::new().spawn(async move {
+        // What breaks the connection is told to whoever waits for an answer on it.
+        let _ = connection.with_upgrades().await;
+    });
+    Ok((sender, AbortOnDropHandle::new(driver)))
 }
 
 /// What a refusal says.

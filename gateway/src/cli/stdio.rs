@@ -8,7 +8,7 @@ use http_body_util::BodyExt as _;
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 
-use super::control::{encoded, refusal, socket};
+use super::control::{dial, encoded, refusal, socket};
 use super::{Setting, log_to_stderr};
 use crate::serve::Gateway;
 use crate::serve::control::stdio::{PROTOCOL, serve};
@@ -38,10 +38,7 @@ pub(super) async fn run(setting: Setting, options: Options) -> anyhow::Result<()
 
 /// Carries bytes between this process's streams and the owner.
 async fn relay(stream: UnixStream, session: &SessionRef) -> anyhow::Result<()> {
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake::<_, Body>(TokioIo::new(stream)).await?;
-    // Ends with the connection, which is with this command.
-    tokio::task::spawn(connection.with_upgrades());
+    let (mut sender, _driver) = dial(stream).await?;
     let request = Request::builder()
         .method(Method::GET)
         .uri(format!("/stdio?session={}", encoded(&session.to_string())))

@@ -90,7 +90,7 @@ impl Slot {
     }
 
     /// The instance, if it is there and nobody is just making or ending it.
-    pub(super) async fn warm(self: &Arc<Self>) -> Option<InUse> {
+    pub(super) fn warm(self: &Arc<Self>) -> Option<InUse> {
         let state = self.state.try_lock().ok()?;
         let instance = state.as_ref().filter(|instance| self.hand.hand.alive(&instance.handle))?;
         Some(InUse::new(self, instance))

@@ -18,7 +18,8 @@ use crate::session::{At, Body, By, CallOutcome, EventId, LogError, NewEvent, Ses
 const UNKNOWN: &str = "The gateway process that ran this call is gone. The call was started, and nobody can tell \
      whether it had its effect: it was not run again. Look before you repeat it.";
 /// The outcome of a call whose process died before it.
-const NEVER_RAN: &str = "The gateway process that took this call is gone. The call did not run: you may repeat it.";
+const NEVER_RAN: &str =
+    "The gateway process that took this call is gone. The call did not run: you may repeat it.";
 
 struct Open {
     session: String,
@@ -60,7 +61,8 @@ impl Leases {
             }
             if lost == 0 {
                 let principal: String = column(&row, "principal")?;
-                self.write_lost(&session, &principal, hand, &id, if here { Work::Kept } else { Work::Gone }).await?;
+                self.write_lost(&session, &principal, hand, &id, if here { Work::Kept } else { Work::Gone })
+                    .await?;
             }
         }
         for (kind, instances) in ours {

@@ -122,7 +122,9 @@ impl Face {
                 json(uri, &within(&page.map_err(|error| error::rpc(&error))?, &slice))
             }
             Part::Event(seq) => self.event(uri, &info, seq).await?.ok_or_else(missing)?,
-            Part::Output { seq, offset } => self.output(uri, &info, seq, offset).await?.ok_or_else(missing)?,
+            Part::Output { seq, offset } => {
+                self.output(uri, &info, seq, offset).await?.ok_or_else(missing)?
+            }
         };
         let mut result = ReadResourceResult::new(vec![contents]);
         result.meta = results::meta(modern);
@@ -150,10 +152,12 @@ impl Face {
     ) -> Result<Option<ResourceContents>, ErrorData> {
         let sessions = &self.gateway.sessions;
         let event = sessions.event(info, seq).await.map_err(|error| error::rpc(&error))?;
-        let Some(Body::ToolResult { output: Some(output), .. }) = event.and_then(|event| event.known()) else {
+        let Some(Body::ToolResult { output: Some(output), .. }) = event.and_then(|event| event.known())
+        else {
             return Ok(None);
         };
-        let read = sessions.outputs().read(info.id, &output, offset..offset.saturating_add(OUTPUT_BYTES_MAX)).await;
+        let read =
+            sessions.outputs().read(info.id, &output, offset..offset.saturating_add(OUTPUT_BYTES_MAX)).await;
         let bytes = read.map_err(|error| error::rpc(&error))?;
         let end = offset + bytes.len() as u64;
         let more = (end < output.bytes)
@@ -251,7 +255,12 @@ mod tests {
     fn only_exact_uris_mean_something() {
         let demo = || "demo".parse::<SessionRef>().unwrap();
         assert_eq!(parse("session://demo"), Some(Target { session: demo(), part: Part::State }));
-        let slice = Slice { after: Some(Seq(3)), limit: Some(2), types: vec!["a.b".into(), "c.d".into()], before: None };
+        let slice = Slice {
+            after: Some(Seq(3)),
+            limit: Some(2),
+            types: vec!["a.b".into(), "c.d".into()],
+            before: None,
+        };
         assert_eq!(
             parse("session://demo/events?after=3&limit=2&type=a.b&type=c.d"),
             Some(Target { session: demo(), part: Part::Events(slice) })
@@ -261,11 +270,24 @@ mod tests {
             Some(Target { session: demo(), part: Part::Output { seq: Seq(7), offset: 10 } })
         );
         for bad in [
-            "", "session:", "session://", "session://../x", "session://%2e%2e/events", "session://demo/",
-            "session://demo/events/", "session://demo/events/0", "session://demo/events/-1",
-            "session://demo/events/1/2", "session://demo/../other/events", "session://DEMO",
-            "session://demo/events?after=1&after=2", "session://demo/events?x=1", "session://demo?x=1",
-            "file:///etc/passwd", "session://demo/outputs/1?offset=-1", "session://demo#events",
+            "",
+            "session:",
+            "session://",
+            "session://../x",
+            "session://%2e%2e/events",
+            "session://demo/",
+            "session://demo/events/",
+            "session://demo/events/0",
+            "session://demo/events/-1",
+            "session://demo/events/1/2",
+            "session://demo/../other/events",
+            "session://DEMO",
+            "session://demo/events?after=1&after=2",
+            "session://demo/events?x=1",
+            "session://demo?x=1",
+            "file:///etc/passwd",
+            "session://demo/outputs/1?offset=-1",
+            "session://demo#events",
         ] {
             assert_eq!(parse(bad), None, "{bad}");
         }

@@ -64,6 +64,8 @@ pub(super) fn link(id: SessionId) -> Resource {
 
 /// The answer to a URI that is unknown, or somebody else's: nobody can tell which.
 pub(super) fn no_resource(uri: &str) -> ErrorData {
-    let hint = format!("there is no resource {uri}: session_list shows your sessions, session://ID/events their logs");
+    let hint = format!(
+        "there is no resource {uri}: session_list shows your sessions, session://ID/events their logs"
+    );
     ErrorData::new(ErrorCode::RESOURCE_NOT_FOUND, hint, Some(json!({"uri": uri})))
 }

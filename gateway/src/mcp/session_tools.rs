@@ -96,30 +96,66 @@ pub(super) fn list() -> Vec<Tool> {
     let session = json!({"type": "string", "description": "A session's name or id. Default: the one of this endpoint."});
     let none = json!({});
     vec![
-        tool("session_create", "Creates a session, or finds the one of that name. Answers its id and URI.", Reads::No,
-            &json!({"name": {"type": "string", "description": "[a-z0-9][a-z0-9._-]{0,63}. Without one the session has only its id."}}), &[]),
-        tool("session_list", "Lists your sessions, newest first, 100 at a time.", Reads::Only,
-            &json!({"after": {"type": "string", "description": "`next` of the page before."}}), &[]),
-        tool("session_get", "The state of a session: name, status, last event, live hands.", Reads::Only,
-            &json!({"session": session}), &[]),
-        tool("session_events", "Rereads what happened in a session: a slice of its log, ascending. `after` alone: the first `limit` events behind it; `before` alone: the last `limit` ahead of it; neither: the last `limit`. `has_more` and `next` say how to go on.", Reads::Only,
+        tool(
+            "session_create",
+            "Creates a session, or finds the one of that name. Answers its id and URI.",
+            Reads::No,
+            &json!({"name": {"type": "string", "description": "[a-z0-9][a-z0-9._-]{0,63}. Without one the session has only its id."}}),
+            &[],
+        ),
+        tool(
+            "session_list",
+            "Lists your sessions, newest first, 100 at a time.",
+            Reads::Only,
+            &json!({"after": {"type": "string", "description": "`next` of the page before."}}),
+            &[],
+        ),
+        tool(
+            "session_get",
+            "The state of a session: name, status, last event, live hands.",
+            Reads::Only,
+            &json!({"session": session}),
+            &[],
+        ),
+        tool(
+            "session_events",
+            "Rereads what happened in a session: a slice of its log, ascending. `after` alone: the first `limit` events behind it; `before` alone: the last `limit` ahead of it; neither: the last `limit`. `has_more` and `next` say how to go on.",
+            Reads::Only,
             &json!({
                 "session": session,
                 "after": {"type": "integer", "minimum": 0, "description": "Only events behind this seq."},
                 "before": {"type": "integer", "minimum": 0, "description": "Only events ahead of this seq."},
                 "limit": {"type": "integer", "minimum": 1, "maximum": 1000, "description": "At most so many. Default 100."},
                 "type": {"type": "array", "items": {"type": "string"}, "description": "Only these types, such as agent.tool_result."},
-            }), &[]),
-        tool("session_emit", "Writes an event into a session's log: user.message, user.interrupt or agent.message (with content), or a type of your own with a dot in it, such as note.plan (with data).", Reads::No,
+            }),
+            &[],
+        ),
+        tool(
+            "session_emit",
+            "Writes an event into a session's log: user.message, user.interrupt or agent.message (with content), or a type of your own with a dot in it, such as note.plan (with data).",
+            Reads::No,
             &json!({
                 "session": session,
                 "type": {"type": "string"},
                 "content": {"description": "For messages: a text, or content blocks."},
                 "data": {"type": "object", "description": "For types of your own: their fields."},
-            }), &["type"]),
-        tool("hand_list", "The hands you can use, their tools, and which are alive in this session.", Reads::Only, &none, &[]),
-        tool("hand_release", "Ends the live instance of a hand in a session: its processes end, /workspace stays. The next call gets a fresh one.", Reads::No,
-            &json!({"hand": {"type": "string", "description": "The hand's name, such as sandbox."}, "session": session}), &["hand"]),
+            }),
+            &["type"],
+        ),
+        tool(
+            "hand_list",
+            "The hands you can use, their tools, and which are alive in this session.",
+            Reads::Only,
+            &none,
+            &[],
+        ),
+        tool(
+            "hand_release",
+            "Ends the live instance of a hand in a session: its processes end, /workspace stays. The next call gets a fresh one.",
+            Reads::No,
+            &json!({"hand": {"type": "string", "description": "The hand's name, such as sandbox."}, "session": session}),
+            &["hand"],
+        ),
     ]
 }
 
@@ -130,7 +166,13 @@ enum Reads {
     No,
 }
 
-fn tool(name: &'static str, description: &'static str, reads: Reads, properties: &Value, required: &[&str]) -> Tool {
+fn tool(
+    name: &'static str,
+    description: &'static str,
+    reads: Reads,
+    properties: &Value,
+    required: &[&str],
+) -> Tool {
     let schema = json!({
         "type": "object", "properties": properties, "required": required, "additionalProperties": false,
     });
@@ -192,7 +234,11 @@ impl Face {
     }
 
     async fn list(&self, view: &View, wanted: List) -> Result<Answered, String> {
-        let after = wanted.after.map(|id| id.parse()).transpose().map_err(|_| "`after` must be `next` of an earlier answer")?;
+        let after = wanted
+            .after
+            .map(|id| id.parse())
+            .transpose()
+            .map_err(|_| "`after` must be `next` of an earlier answer")?;
         let listing = Listing { before: after, limit: Some(LISTED_MAX), status: None };
         let (page, more) = self.gateway.sessions.list(&view.principal, &listing).await.map_err(said)?;
         let next = page.last().filter(|_| more).map(|info| info.id.to_string());
@@ -228,12 +274,15 @@ impl Face {
             .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
         let by = Self::by(view, context);
         let written = async {
-            let session = self.named(view, wanted.session)?;
+            let session = Self::named(view, wanted.session)?;
             let info = self.gateway.sessions.open(&view.principal, &session, &by).await.map_err(said)?;
             let event = NewEvent::emitted(by, fields);
             let id = event.id;
             let seq = self.gateway.sessions.append(&info, At::End, &[event]).await.map_err(said)?;
-            Ok::<_, String>((json!({"id": id.to_string(), "seq": seq.0, "session": info.id.to_string()}), info.id))
+            Ok::<_, String>((
+                json!({"id": id.to_string(), "seq": seq.0, "session": info.id.to_string()}),
+                info.id,
+            ))
         };
         Ok(match written.await {
             Ok((value, id)) => results::answer(value, Some(id), modern),
@@ -269,15 +318,17 @@ impl Face {
         Ok((json!({"hand": hand.name, "released": released}), Some(info.id)))
     }
 
-    fn named(&self, view: &View, session: Option<String>) -> Result<SessionRef, String> {
+    fn named(view: &View, session: Option<String>) -> Result<SessionRef, String> {
         session.map_or(Ok(view.session.clone()), |text| text.parse().map_err(said))
     }
 
     /// The session meant, which must exist.
     async fn session_of(&self, view: &View, session: Option<String>) -> Result<SessionInfo, String> {
-        let wanted = self.named(view, session)?;
+        let wanted = Self::named(view, session)?;
         match self.gateway.sessions.find(&view.principal, &wanted).await {
-            Err(SessionError::NoSession) => Err(format!("there is no session {wanted}: it begins with its first call or event, and session_list shows yours")),
+            Err(SessionError::NoSession) => Err(format!(
+                "there is no session {wanted}: it begins with its first call or event, and session_list shows yours"
+            )),
             found => found.map_err(said),
         }
     }
@@ -290,6 +341,7 @@ impl Face {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "it is what map_err hands over")]
 fn said<E: Faced>(error: E) -> String {
     error::say(&error)
 }
@@ -336,6 +388,10 @@ pub(super) fn within(page: &Page, slice: &Slice) -> Value {
 
 /// An event too large for an answer, without what makes it large.
 fn shortened(event: &Value) -> Value {
-    let hint = format!("this event is too large to show here: read session://{}/events/{}", event["session"].as_str().unwrap_or_default(), event["seq"]);
+    let hint = format!(
+        "this event is too large to show here: read session://{}/events/{}",
+        event["session"].as_str().unwrap_or_default(),
+        event["seq"]
+    );
     json!({"id": event["id"], "seq": event["seq"], "session": event["session"], "at": event["at"], "by": event["by"], "type": event["type"], "too_large": hint})
 }

@@ -85,7 +85,9 @@ impl Face {
         };
         match result {
             Ok(answer) => Ok(shape(&answer, modern)?.into()),
-            Err(CallError::KeyMismatch) => Err(ErrorData::invalid_params(CallError::KeyMismatch.to_string(), None)),
+            Err(CallError::KeyMismatch) => {
+                Err(ErrorData::invalid_params(CallError::KeyMismatch.to_string(), None))
+            }
             Err(error) => Ok(results::refusal(error::say(&error), modern).into()),
         }
     }
@@ -202,7 +204,8 @@ fn shape(answer: &Answer, modern: bool) -> Result<CallToolResult, ErrorData> {
         .collect::<Result<Vec<ContentBlock>, _>>()
         .map_err(|_| ErrorData::internal_error("a stored result can't be read", None))?;
     if let (Some(uri), Some(output)) = (answer.output_uri(), &answer.output) {
-        content.push(ContentBlock::text(format!("[All {} bytes of it: read the resource {uri}]", output.bytes)));
+        content
+            .push(ContentBlock::text(format!("[All {} bytes of it: read the resource {uri}]", output.bytes)));
         content.push(ContentBlock::resource_link(
             Resource::new(uri, "output").with_description("The complete output").with_size(output.bytes),
         ));

@@ -44,9 +44,7 @@ pub(super) async fn serve(
     let listener = listener.tap_io(|stream| {
         let _ = stream.set_nodelay(true);
     });
-    axum::serve(listener, router)
-        .with_graceful_shutdown(closing.cancelled_owned())
-        .await
+    axum::serve(listener, router).with_graceful_shutdown(closing.cancelled_owned()).await
 }
 
 pub(super) fn router(gateway: Arc<Gateway>, auth: Auth, address: SocketAddr) -> Result<Router, NotAPlace> {
@@ -108,7 +106,7 @@ async fn ready(State(faces): State<Faces>) -> Response {
 async fn whole(State(faces): State<Faces>, request: Request) -> Response {
     let session = match session_header(request.headers()) {
         Ok(named) => named.unwrap_or_else(|| DEFAULT_SESSION.to_owned()),
-        Err(refusal) => return refusal,
+        Err(refusal) => return *refusal,
     };
     faces.mcp(request, &session, HandsInView::All).await
 }
@@ -116,9 +114,11 @@ async fn whole(State(faces): State<Faces>, request: Request) -> Response {
 /// `/mcp/sessions/{name-or-id}`: everything, bound to one session.
 async fn one_session(State(faces): State<Faces>, Path(session): Path<String>, request: Request) -> Response {
     match session_header(request.headers()) {
-        Ok(Some(named)) if named != session => bad_request("the header Manyhands-Session names another session than the URL"),
+        Ok(Some(named)) if named != session => {
+            bad_request("the header Manyhands-Session names another session than the URL")
+        }
         Ok(_) => faces.mcp(request, &session, HandsInView::All).await,
-        Err(refusal) => refusal,
+        Err(refusal) => *refusal,
     }
 }
 
@@ -126,11 +126,11 @@ async fn one_session(State(faces): State<Faces>, Path(session): Path<String>, re
 async fn one_hand(State(faces): State<Faces>, Path(hand): Path<String>, request: Request) -> Response {
     let session = match session_header(request.headers()) {
         Ok(named) => named.unwrap_or_else(|| DEFAULT_SESSION.to_owned()),
-        Err(refusal) => return refusal,
+        Err(refusal) => return *refusal,
     };
     // Who may ask comes before what there is.
     if let Err(refusal) = faces.principal(request.headers()).await {
-        return refusal;
+        return *refusal;
     }
     match faces.gateway.registry.get(&hand) {
         Ok(hand) => faces.mcp(request, &session, HandsInView::One(hand.name.clone())).await,
@@ -142,7 +142,7 @@ impl Faces {
     async fn mcp(self, mut request: Request, session: &str, hands: HandsInView) -> Response {
         let principal = match self.principal(request.headers()).await {
             Ok(principal) => principal,
-            Err(refusal) => return refusal,
+            Err(refusal) => return *refusal,
         };
         let session: SessionRef = match session.parse() {
             Ok(session) => session,
@@ -159,16 +159,18 @@ impl Faces {
         }
     }
 
-    async fn principal(&self, headers: &HeaderMap) -> Result<Principal, Response> {
+    async fn principal(&self, headers: &HeaderMap) -> Result<Principal, Box<Response>> {
         if self.auth == Auth::Off {
             return Ok(Principal::owner());
         }
-        let Some(sent) = headers.get(header::AUTHORIZATION) else { return Err(unauthorized(None)) };
-        let token = bearer(sent).ok_or_else(|| unauthorized(Some("invalid_token")))?;
+        let Some(sent) = headers.get(header::AUTHORIZATION) else { return Err(Box::new(unauthorized(None))) };
+        let token = bearer(sent).ok_or_else(|| Box::new(unauthorized(Some("invalid_token"))))?;
         match self.gateway.tokens.verify(token).await {
             Ok(Some(principal)) => Ok(principal),
-            Ok(None) => Err(unauthorized(Some("invalid_token"))),
-            Err(error) => Err((error::status(&error), format!("{}\n", error::say(&error))).into_response()),
+            Ok(None) => Err(Box::new(unauthorized(Some("invalid_token")))),
+            Err(error) => {
+                Err(Box::new((error::status(&error), format!("{}\n", error::say(&error))).into_response()))
+            }
         }
     }
 }
@@ -190,15 +192,15 @@ fn unauthorized(error: Option<&str>) -> Response {
 }
 
 /// The session that the header names. Two of them, or one that is no text, name none.
-fn session_header(headers: &HeaderMap) -> Result<Option<String>, Response> {
+fn session_header(headers: &HeaderMap) -> Result<Option<String>, Box<Response>> {
     let mut named = headers.get_all(SESSION_HEADER).iter();
     match (named.next(), named.next()) {
         (None, _) => Ok(None),
         (Some(name), None) => match name.to_str() {
             Ok(name) => Ok(Some(name.to_owned())),
-            Err(_) => Err(bad_request("the header Manyhands-Session is no session name")),
+            Err(_) => Err(Box::new(bad_request("the header Manyhands-Session is no session name"))),
         },
-        (Some(_), Some(_)) => Err(bad_request("the header Manyhands-Session stands there twice")),
+        (Some(_), Some(_)) => Err(Box::new(bad_request("the header Manyhands-Session stands there twice"))),
     }
 }
 
