@@ -1,2 +1,5 @@
-//! it
+//! Everything that drives the real thing, as one test binary.
+
+mod database;
 mod log;
+mod session;

@@ -1,1 +1,3 @@
-//! kit
+//! The kit that the tests share.
+
+pub mod postgres;
