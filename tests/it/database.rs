@@ -255,13 +255,16 @@ async fn another_kind_of_file_is_no_database() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let file = directory.path().join(SQLITE_FILE);
     std::fs::write(&file, "a letter to a friend, long enough to be none of SQLite's. ".repeat(100))?;
-    let refused = Database::open(DatabaseConfig::Directory(directory.path().into())).await.err().context("opened")?;
+    let refused =
+        Database::open(DatabaseConfig::Directory(directory.path().into())).await.err().context("opened")?;
     ensure!(matches!(&refused, DatabaseError::NotADatabase(path) if *path == file), "{refused:?}");
     std::fs::remove_file(&file)?;
     std::fs::create_dir(&file)?;
-    let refused = Database::open(DatabaseConfig::Directory(directory.path().into())).await.err().context("opened")?;
+    let refused =
+        Database::open(DatabaseConfig::Directory(directory.path().into())).await.err().context("opened")?;
     ensure!(matches!(refused, DatabaseError::CannotOpen { .. }), "{refused:?}");
-    let refused = Database::open(DatabaseConfig::Directory("/proc/nowhere".into())).await.err().context("opened")?;
+    let refused =
+        Database::open(DatabaseConfig::Directory("/proc/nowhere".into())).await.err().context("opened")?;
     ensure!(matches!(refused, DatabaseError::Directory { .. }), "{refused:?}");
     Ok(())
 }

@@ -5,8 +5,8 @@ mod outputs;
 use anyhow::{Result, ensure};
 use gateway::access::Principal;
 use gateway::session::{
-    At, BadName, Body, By, EventLog, Listing, LogError, Seq, SessionError, SessionId, SessionLimits, SessionName,
-    SessionRef, SessionStatus, Sessions, Slice, Via,
+    At, BadName, Body, By, EventLog, Listing, LogError, Seq, SessionError, SessionId, SessionLimits,
+    SessionName, SessionRef, SessionStatus, Sessions, Slice, Via,
 };
 use tokio::task::JoinSet;
 
@@ -60,7 +60,9 @@ async fn the_first_to_open_a_name_makes_the_session(store: &Store) -> Result<()>
     ensure!(store.sessions.open(&owner(), &wanted, &by()).await? == made);
     ensure!(store.sessions.find(&owner(), &SessionRef::Id(made.id)).await? == made);
     let events = store.all(made.id).await?;
-    ensure!(events.len() == 1 && events[0].known() == Some(Body::SessionCreated { name: Some("demo".into()) }));
+    ensure!(
+        events.len() == 1 && events[0].known() == Some(Body::SessionCreated { name: Some("demo".into()) })
+    );
     let unknown = SessionRef::Id(SessionId::new());
     ensure!(is_none(&store.sessions.open(&owner(), &unknown, &by()).await), "an id is never made up");
     Ok(())
@@ -103,7 +105,10 @@ async fn a_name_is_taken_once(store: &Store) -> Result<()> {
     let again = store.sessions.create(&owner(), Some(&name), &by()).await;
     ensure!(matches!(&again, Err(SessionError::NameTaken(taken)) if *taken == name), "{again:?}");
     store.sessions.archive(&made, &by()).await?;
-    ensure!(matches!(store.sessions.create(&owner(), Some(&name), &by()).await, Err(SessionError::NameTaken(_))));
+    ensure!(matches!(
+        store.sessions.create(&owner(), Some(&name), &by()).await,
+        Err(SessionError::NameTaken(_))
+    ));
     store.sessions.delete(&made).await?;
     let next = store.sessions.create(&owner(), Some(&name), &by()).await?;
     ensure!(next.id != made.id, "free again");
@@ -163,10 +168,9 @@ async fn nothing_ends_while_a_call_runs(store: &Store) -> Result<()> {
     let session = store.session().await?;
     let call = used();
     store.log.append(session.id, At::End, &[call.clone(), started(call.id)]).await?;
-    for refused in [
-        store.sessions.archive(&session, &by()).await.map(|_| ()),
-        store.sessions.delete(&session).await,
-    ] {
+    for refused in
+        [store.sessions.archive(&session, &by()).await.map(|_| ()), store.sessions.delete(&session).await]
+    {
         ensure!(matches!(refused, Err(SessionError::Running)), "{refused:?}");
     }
     let end = store.log.append(session.id, At::End, &[ended(call.id)]).await?;

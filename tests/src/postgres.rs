@@ -141,7 +141,16 @@ impl Cluster {
             .arg(&directory)
             .arg("-k")
             .arg(&directory)
-            .args(["-c", "listen_addresses=", "-c", "shared_buffers=16MB", "-c", "autovacuum=off", "-c", "jit=off"])
+            .args([
+                "-c",
+                "listen_addresses=",
+                "-c",
+                "shared_buffers=16MB",
+                "-c",
+                "autovacuum=off",
+                "-c",
+                "jit=off",
+            ])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(home.join(format!("run-{}.log", std::process::id())))?)
@@ -184,7 +193,8 @@ impl Owner {
         }
         let passwd = fs::read_to_string("/etc/passwd")?;
         let line = passwd.lines().find(|line| line.starts_with("postgres:"));
-        let fields: Vec<&str> = line.context("there is no user postgres: install PostgreSQL")?.split(':').collect();
+        let fields: Vec<&str> =
+            line.context("there is no user postgres: install PostgreSQL")?.split(':').collect();
         let [_, _, uid, gid, ..] = fields[..] else { bail!("/etc/passwd is odd") };
         Ok(Self { uid: uid.parse()?, gid: gid.parse()?, switch: true })
     }
@@ -193,7 +203,10 @@ impl Owner {
     fn command(&self, program: impl Into<OsString>) -> Command {
         let mut command = Command::new("setpriv");
         if self.switch {
-            command.arg(format!("--reuid={}", self.uid)).arg(format!("--regid={}", self.gid)).arg("--clear-groups");
+            command
+                .arg(format!("--reuid={}", self.uid))
+                .arg(format!("--regid={}", self.gid))
+                .arg("--clear-groups");
         }
         command.args(["--pdeathsig", "QUIT"]).arg("--").arg(program.into()).current_dir("/");
         command
@@ -203,7 +216,9 @@ impl Owner {
 /// Where Debian and Ubuntu keep the server's programs: the newest version.
 fn binaries() -> Result<PathBuf> {
     let mut versions: Vec<(u32, PathBuf)> = fs::read_dir("/usr/lib/postgresql")
-        .context("there is no PostgreSQL here: apt-get install postgresql, or set MANYHANDS_TEST_DATABASE_URL")?
+        .context(
+            "there is no PostgreSQL here: apt-get install postgresql, or set MANYHANDS_TEST_DATABASE_URL",
+        )?
         .filter_map(|entry| {
             let path = entry.ok()?.path();
             Some((path.file_name()?.to_str()?.parse().ok()?, path.join("bin")))
@@ -211,7 +226,8 @@ fn binaries() -> Result<PathBuf> {
         .filter(|(_, binaries)| binaries.join("postgres").exists())
         .collect();
     versions.sort();
-    let (_, newest) = versions.pop().context("PostgreSQL's server is not installed: apt-get install postgresql")?;
+    let (_, newest) =
+        versions.pop().context("PostgreSQL's server is not installed: apt-get install postgresql")?;
     Ok(newest)
 }
 
@@ -228,7 +244,8 @@ fn home(owner: &Owner) -> Result<PathBuf> {
 
 /// A fresh cluster to copy, made once on this machine: `initdb` takes seconds.
 fn template(home: &Path, binaries: &Path, owner: &Owner) -> Result<PathBuf> {
-    let version = binaries.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned();
+    let version =
+        binaries.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned();
     let template = home.join(format!("template-{version}"));
     let lock = File::create(home.join("lock"))?;
     lock.lock()?;
@@ -238,7 +255,15 @@ fn template(home: &Path, binaries: &Path, owner: &Owner) -> Result<PathBuf> {
         fs::remove_dir_all(&making).ok();
         run(owner
             .command(binaries.join("initdb"))
-            .args(["--no-sync", "--no-locale", "--encoding=UTF8", "--auth=trust", "--wal-segsize=1", "-U", USER])
+            .args([
+                "--no-sync",
+                "--no-locale",
+                "--encoding=UTF8",
+                "--auth=trust",
+                "--wal-segsize=1",
+                "-U",
+                USER,
+            ])
             .arg("-D")
             .arg(&making))?;
         fs::rename(&making, &template)?;

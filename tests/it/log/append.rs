@@ -2,7 +2,9 @@
 
 use anyhow::{Result, ensure};
 use gateway::database::Database;
-use gateway::session::{At, Body, EVENT_BYTES_MAX, EventLog, LogError, NewEvent, Seq, SessionId, SessionStatus};
+use gateway::session::{
+    At, Body, EVENT_BYTES_MAX, EventLog, LogError, NewEvent, Seq, SessionId, SessionStatus,
+};
 use tokio::task::JoinSet;
 
 use super::{Store, by, ensure_holds, ensure_refused, on_both, said, sessions};
@@ -124,7 +126,9 @@ async fn what_does_not_fit_is_refused(store: &Store) -> Result<()> {
     ensure_refused(&refused, |error| matches!(error, LogError::TooLarge(_)))?;
     let fits = said(&"x".repeat(EVENT_BYTES_MAX - 64));
     store.log.append(id, At::End, std::slice::from_ref(&fits)).await?;
-    for (field, value) in [("type", "".into()), ("type", "x".repeat(129)), ("seq", "7".into()), ("by", "me".into())] {
+    for (field, value) in
+        [("type", "".into()), ("type", "x".repeat(129)), ("seq", "7".into()), ("by", "me".into())]
+    {
         let mut event = said("malformed");
         event.fields.insert(field.into(), value.into());
         let refused = store.log.append(id, At::End, &[event]).await;

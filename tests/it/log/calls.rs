@@ -117,7 +117,10 @@ async fn open_calls_follow_the_log(store: &Store) -> Result<()> {
     of_the_loop.by.via = Via::Loop;
     store.log.append(id, At::End, &[asked.clone(), running.clone(), done.clone(), of_the_loop]).await?;
     store.log.append(id, At::End, &[started(running.id), started(done.id)]).await?;
-    store.log.append(id, At::End, &[ended(done.id), at_once.clone(), started(at_once.id), ended(at_once.id)]).await?;
+    store
+        .log
+        .append(id, At::End, &[ended(done.id), at_once.clone(), started(at_once.id), ended(at_once.id)])
+        .await?;
     let open = |call: EventId, node: &str, started| OpenCall {
         session: id,
         tool_use_id: call,

@@ -44,7 +44,8 @@ async fn acknowledged_appends_survive_a_kill_on_postgresql() -> Result<()> {
     }
     let database = postgres::database().await?;
     let config = DatabaseConfig::Url(database.url().into());
-    kill_and_look(config, database.url(), "log::crash::acknowledged_appends_survive_a_kill_on_postgresql").await
+    kill_and_look(config, database.url(), "log::crash::acknowledged_appends_survive_a_kill_on_postgresql")
+        .await
 }
 
 /// The child: 16 writers, and a line for each acknowledged event.

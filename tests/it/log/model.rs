@@ -25,7 +25,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Where::After(0)),
         1 => prop_oneof![Just(-1_i64), Just(1), -5..5_i64].prop_map(Where::After)
     ];
-    let append = (at, prop::collection::vec(0..3_u8, 0..4)).prop_map(|(at, kinds)| Step::Append { at, kinds });
+    let append =
+        (at, prop::collection::vec(0..3_u8, 0..4)).prop_map(|(at, kinds)| Step::Append { at, kinds });
     let place = || prop::option::of(-1..25_i64);
     let limit = prop::option::of(1..7_u32);
     let read = (place(), place(), limit, prop::collection::vec(0..4_u8, 0..3))
@@ -101,7 +102,8 @@ fn the_log_is_a_vector() -> anyhow::Result<()> {
     let config = ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() };
     let mut runner = proptest::test_runner::TestRunner::new(config);
     runner.run(&prop::collection::vec(step(), 1..24), |steps| {
-        let session = runtime.block_on(store.session()).map_err(|error| TestCaseError::fail(error.to_string()))?;
+        let session =
+            runtime.block_on(store.session()).map_err(|error| TestCaseError::fail(error.to_string()))?;
         runtime.block_on(compare(&store, session.id, steps))
     })?;
     Ok(())

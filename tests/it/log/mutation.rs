@@ -17,7 +17,8 @@ async fn the_contract_notices_a_missing_position_check() -> Result<()> {
         after_is_compared(&store).await?;
         // Without `and last_seq = $5`; the parameter has to be used for PostgreSQL to know its type.
         let broken = store.with_statements(|statements: &mut Statements| {
-            statements.after = "update session set last_seq = last_seq + $2, bytes = bytes + $3, updated_at = $4
+            statements.after =
+                "update session set last_seq = last_seq + $2, bytes = bytes + $3, updated_at = $4
                 where id = $1 and status = 'active' and $5 >= 0 returning last_seq";
         });
         ensure!(after_is_compared(&broken).await.is_err());

@@ -17,7 +17,8 @@ on_both!(
 /// Ten events: `session.created`, then nine that are `my.odd` or `my.even` by their place.
 async fn ten(store: &Store) -> Result<SessionId> {
     let id = store.session().await?.id;
-    let events: Vec<NewEvent> = (2..=10).map(|place| kind(if place % 2 == 0 { "my.even" } else { "my.odd" })).collect();
+    let events: Vec<NewEvent> =
+        (2..=10).map(|place| kind(if place % 2 == 0 { "my.even" } else { "my.odd" })).collect();
     store.log.append(id, At::End, &events).await?;
     Ok(id)
 }

@@ -2,7 +2,9 @@
 //! not a snapshot to update; a new optional field or a new kind adds to it.
 
 use anyhow::Result;
-use gateway::session::{Body, By, CallOutcome, Event, EventId, HandRef, OutputRef, Seq, SessionId, Via, Work};
+use gateway::session::{
+    Body, By, CallOutcome, Event, EventId, HandRef, OutputRef, Seq, SessionId, Via, Work,
+};
 use serde_json::{Map, Value, json};
 
 /// Which kind it is; a new one does not compile until it is here.
@@ -115,8 +117,17 @@ fn what_this_version_does_not_know_is_kept() -> Result<()> {
     let kept = event(fields.clone(), 1, Via::Mcp, None)?;
     assert_eq!(kept.known(), Some(Body::SessionUpdated { status: "archived".into() }));
     assert_eq!(kept.to_json()["why"], json!({"asked": true}));
-    let foreign = event(json!({"type": "my.thing", "seq": 99}).as_object().cloned().unwrap_or_default(), 1, Via::Mcp, None)?;
+    let foreign = event(
+        json!({"type": "my.thing", "seq": 99}).as_object().cloned().unwrap_or_default(),
+        1,
+        Via::Mcp,
+        None,
+    )?;
     assert_eq!(foreign.known(), None);
-    assert_eq!(foreign.to_json()["seq"], json!(1), "what the log says of an event can't be told otherwise by it");
+    assert_eq!(
+        foreign.to_json()["seq"],
+        json!(1),
+        "what the log says of an event can't be told otherwise by it"
+    );
     Ok(())
 }

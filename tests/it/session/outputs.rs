@@ -30,7 +30,9 @@ async fn what_was_stored_is_read_in_any_part(store: &Store) -> Result<()> {
         let stored = pattern(bytes);
         let output = outputs.store(id, &stored).await?;
         ensure!(output.bytes == bytes as u64);
-        for range in [0..u64::MAX, 0..1, 1..chunk, chunk - 1..chunk + 1, chunk..2 * chunk, 2 * chunk + 5..u64::MAX] {
+        for range in
+            [0..u64::MAX, 0..1, 1..chunk, chunk - 1..chunk + 1, chunk..2 * chunk, 2 * chunk + 5..u64::MAX]
+        {
             let read = outputs.read(id, &output, range.clone()).await?;
             let end = usize::try_from(range.end).unwrap_or(usize::MAX).min(bytes);
             let start = usize::try_from(range.start)?.min(end);
