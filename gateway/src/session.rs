@@ -13,6 +13,7 @@ mod outputs;
 mod row;
 mod slice;
 mod sql;
+mod turns;
 
 use std::sync::Arc;
 

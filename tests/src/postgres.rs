@@ -1,16 +1,17 @@
 //! A real PostgreSQL for tests: the server at `MANYHANDS_TEST_DATABASE_URL`, else one of our own that lives as
-//! long as this test process. A machine without either fails the test: nothing is skipped.
+//! long as tests use it. A machine without either fails the test: nothing is skipped.
 //!
-//! The server refuses to run as root, so that root runs it as the user `postgres`. It ends with the process that
-//! started it (`setpriv --pdeathsig`), also when that is killed.
+//! The server refuses to run as root, so that root runs it as the user `postgres`.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, chown};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use sqlx::postgres::PgConnectOptions;
@@ -20,6 +21,8 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, PgConnection};
 pub const URL_VARIABLE: &str = "MANYHANDS_TEST_DATABASE_URL";
 /// The superuser of our own server.
 const USER: &str = "manyhands";
+/// The socket in its directory.
+const SOCKET: &str = ".s.PGSQL.5432";
 /// How long our own server may take to start, on a machine that is busy with other tests.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -28,15 +31,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(120);
 pub struct TestDatabase {
     url: String,
     name: String,
-    server: Server,
-}
-
-#[derive(Debug)]
-enum Server {
-    /// Somebody else's: what we made there is dropped.
-    Given { admin: String },
-    /// Ours: it goes as a whole.
-    Own { _cluster: Arc<Cluster> },
+    admin: String,
+    _cluster: Option<Arc<Cluster>>,
 }
 
 impl TestDatabase {
@@ -53,8 +49,7 @@ impl TestDatabase {
 
 impl Drop for TestDatabase {
     fn drop(&mut self) {
-        let Server::Given { admin } = &self.server else { return };
-        let (admin, name) = (admin.clone(), self.name.clone());
+        let (admin, name) = (self.admin.clone(), self.name.clone());
         let drop_it = std::thread::spawn(move || -> Result<()> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async {
@@ -75,20 +70,20 @@ pub async fn database() -> Result<TestDatabase> {
     let name = format!("mh_{}", gateway::clock::id().simple());
     #[expect(clippy::disallowed_methods, reason = "tests are configured by the environment alone")]
     let given = std::env::var(URL_VARIABLE).ok();
-    let (admin, url, server) = match given {
+    let (admin, url, cluster) = match given {
         Some(admin) => {
             let options: PgConnectOptions = admin.parse().context(URL_VARIABLE)?;
             let url = options.database(&name).to_url_lossy().to_string();
-            (admin.clone(), url, Server::Given { admin })
+            (admin, url, None)
         }
         None => {
             let cluster = tokio::task::spawn_blocking(Cluster::shared).await??;
-            (cluster.url("postgres"), cluster.url(&name), Server::Own { _cluster: cluster })
+            (cluster.url("postgres"), cluster.url(&name), Some(cluster))
         }
     };
-    let mut admin = connect(&admin).await?;
-    sqlx::raw_sql(AssertSqlSafe(format!("create database \"{name}\""))).execute(&mut admin).await?;
-    Ok(TestDatabase { url, name, server })
+    let create = AssertSqlSafe(format!("create database \"{name}\""));
+    sqlx::raw_sql(create).execute(&mut connect(&admin).await?).await?;
+    Ok(TestDatabase { url, name, admin, _cluster: cluster })
 }
 
 /// Connects, and waits for a server that is still starting.
@@ -106,57 +101,63 @@ async fn connect(url: &str) -> Result<PgConnection> {
     }
 }
 
-/// Our own server, reached by a socket in its directory.
+/// Our own server, reached by a socket in its directory. All test processes share it: nextest runs each test in its
+/// own, and a start takes seconds.
+///
+/// Each of them holds a shared lock on `users`. A small shell that runs beside the server takes that lock for itself
+/// once nobody has it, and then ends the server and removes its data; a killed test leaves nothing behind.
 #[derive(Debug)]
 struct Cluster {
     directory: PathBuf,
-    server: Mutex<Child>,
+    _user: File,
 }
 
 static SHARED: Mutex<Weak<Cluster>> = Mutex::new(Weak::new());
 
+/// `$1` postgres, `$2` its directory, `$3` the file that its users lock.
+const BESIDE: &str = r#"
+"$1" -D "$2" -k "$2" -c listen_addresses= -c max_connections=300 -c shared_buffers=32MB -c autovacuum=off -c jit=off &
+server=$!
+exec 9<"$3"
+while sleep 3; do
+    if flock --exclusive --nonblock 9; then
+        kill -QUIT $server
+        wait $server
+        rm -rf "$2"
+        exit 0
+    fi
+done
+"#;
+
 impl Cluster {
-    /// The one of this process, started when it is first asked for.
     fn shared() -> Result<Arc<Self>> {
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(cluster) = shared.upgrade() {
             return Ok(cluster);
         }
-        let cluster = Arc::new(Self::start()?);
+        let cluster = Arc::new(Self::join()?);
         *shared = Arc::downgrade(&cluster);
         Ok(cluster)
     }
 
-    fn start() -> Result<Self> {
-        let binaries = binaries()?;
+    /// Becomes a user of the running server, or of a new one.
+    fn join() -> Result<Self> {
         let owner = Owner::find()?;
         let home = home(&owner)?;
-        sweep(&home);
-        let template = template(&home, &binaries, &owner)?;
-        let directory = home.join(format!("run-{}", std::process::id()));
-        run(owner.command("cp").arg("-a").arg(&template).arg(&directory))?;
-        let server = owner
-            .command(binaries.join("postgres"))
-            .arg("-D")
-            .arg(&directory)
-            .arg("-k")
-            .arg(&directory)
-            .args([
-                "-c",
-                "listen_addresses=",
-                "-c",
-                "shared_buffers=16MB",
-                "-c",
-                "autovacuum=off",
-                "-c",
-                "jit=off",
-            ])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(File::create(home.join(format!("run-{}.log", std::process::id())))?)
-            .spawn()
-            .context("PostgreSQL for tests did not start")?;
-        Ok(Self { directory, server: Mutex::new(server) })
+        // Waits while the last server ends.
+        let user = File::create(home.join("users"))?;
+        user.lock_shared()?;
+        let starting = File::create(home.join("starting"))?;
+        starting.lock()?;
+        let current = home.join("current");
+        if let Ok(directory) = fs::read_to_string(&current).map(PathBuf::from)
+            && UnixStream::connect(directory.join(SOCKET)).is_ok()
+        {
+            return Ok(Self { directory, _user: user });
+        }
+        let directory = start(&home, &owner)?;
+        fs::write(&current, directory.as_os_str().as_bytes())?;
+        Ok(Self { directory, _user: user })
     }
 
     fn url(&self, database: &str) -> String {
@@ -165,17 +166,34 @@ impl Cluster {
     }
 }
 
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        let server = self.server.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let pid = rustix::process::Pid::from_child(server);
-        // An immediate shutdown: nobody needs its data.
-        if rustix::process::kill_process(pid, rustix::process::Signal::QUIT).is_ok() {
-            server.wait().ok();
-        }
-        fs::remove_dir_all(&self.directory).ok();
-        fs::remove_file(self.directory.with_extension("log")).ok();
+/// Starts a server, and waits until it listens.
+fn start(home: &Path, owner: &Owner) -> Result<PathBuf> {
+    let binaries = binaries()?;
+    let template = template(home, &binaries, owner)?;
+    let directory = home.join(format!("run-{}", gateway::clock::id().simple()));
+    run(owner.command("cp").arg("-a").arg(&template).arg(&directory))?;
+    let log = home.join("server.log");
+    owner
+        .command("setsid")
+        .args(["sh", "-c", BESIDE, "beside"])
+        .arg(binaries.join("postgres"))
+        .arg(&directory)
+        .arg(home.join("users"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(File::create(&log)?)
+        .spawn()
+        .context("PostgreSQL for tests did not start")?;
+    let started = Instant::now();
+    while UnixStream::connect(directory.join(SOCKET)).is_err() {
+        ensure!(
+            started.elapsed() < START_TIMEOUT,
+            "PostgreSQL for tests did not start: see {}",
+            log.display()
+        );
+        std::thread::sleep(Duration::from_millis(20));
     }
+    Ok(directory)
 }
 
 /// As whom the server runs.
@@ -199,7 +217,7 @@ impl Owner {
         Ok(Self { uid: uid.parse()?, gid: gid.parse()?, switch: true })
     }
 
-    /// A command that runs as the owner and ends with us.
+    /// A command that runs as the owner.
     fn command(&self, program: impl Into<OsString>) -> Command {
         let mut command = Command::new("setpriv");
         if self.switch {
@@ -239,17 +257,15 @@ fn home(owner: &Owner) -> Result<PathBuf> {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
         Err(error) => return Err(error.into()),
     }
+    ensure!(fs::metadata(&home)?.uid() == owner.uid, "{} belongs to somebody else", home.display());
     Ok(home)
 }
 
-/// A fresh cluster to copy, made once on this machine: `initdb` takes seconds.
+/// A fresh cluster to copy, made once on this machine.
 fn template(home: &Path, binaries: &Path, owner: &Owner) -> Result<PathBuf> {
     let version =
         binaries.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned();
     let template = home.join(format!("template-{version}"));
-    let lock = File::create(home.join("lock"))?;
-    lock.lock()?;
-    ensure!(fs::metadata(home)?.uid() == owner.uid, "{} belongs to somebody else", home.display());
     if !template.exists() {
         let making = home.join("making");
         fs::remove_dir_all(&making).ok();
@@ -269,17 +285,6 @@ fn template(home: &Path, binaries: &Path, owner: &Owner) -> Result<PathBuf> {
         fs::rename(&making, &template)?;
     }
     Ok(template)
-}
-
-/// Removes what killed test processes left.
-fn sweep(home: &Path) {
-    for entry in fs::read_dir(home).into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let pid = name.strip_prefix("run-").map(|rest| rest.trim_end_matches(".log").to_owned());
-        if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
-            fs::remove_dir_all(entry.path()).or_else(|_| fs::remove_file(entry.path())).ok();
-        }
-    }
 }
 
 fn run(command: &mut Command) -> Result<()> {

@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 use tokio::task::JoinSet;
 
-use super::{Store, said, sessions};
+use super::{said, sessions};
 use tests::postgres;
 
 /// Set for the process that appends until it is killed: the database's directory or URL, and the session.
