@@ -173,17 +173,18 @@ fn start(home: &Path, owner: &Owner) -> Result<PathBuf> {
     let directory = home.join(format!("run-{}", gateway::clock::id().simple()));
     run(owner.command("cp").arg("-a").arg(&template).arg(&directory))?;
     let log = home.join("server.log");
-    owner
+    let starter = owner
         .command("setsid")
-        .args(["sh", "-c", BESIDE, "beside"])
+        .args(["--fork", "sh", "-c", BESIDE, "beside"])
         .arg(binaries.join("postgres"))
         .arg(&directory)
         .arg(home.join("users"))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(File::create(&log)?)
-        .spawn()
+        .status()
         .context("PostgreSQL for tests did not start")?;
+    ensure!(starter.success(), "PostgreSQL for tests did not start: {starter}");
     let started = Instant::now();
     while UnixStream::connect(directory.join(SOCKET)).is_err() {
         ensure!(
