@@ -29,8 +29,11 @@ pub use signals::{CHANNEL, Signals, Subscription, notify};
 pub const SQLITE_FILE: &str = "manyhands.db";
 /// Most connections that read SQLite at the same time.
 const SQLITE_READERS_MAX: u32 = 4;
-/// Most connections to PostgreSQL, for reads and writes together; its own default allows 100 to everybody.
-const POSTGRES_CONNECTIONS_MAX: u32 = 16;
+/// Most connections that write to PostgreSQL at the same time. Its own default allows 100 to everybody.
+const POSTGRES_WRITERS_MAX: u32 = 12;
+/// Most connections that read from PostgreSQL at the same time: others than those that write, so that writers that
+/// wait for each other keep nobody from reading.
+const POSTGRES_READERS_MAX: u32 = 6;
 /// How often a transaction is tried that PostgreSQL gave up to resolve a conflict.
 const ATTEMPTS_MAX: u32 = 5;
 
@@ -92,10 +95,10 @@ impl Database {
                 (opened.reader, Writer::Sqlite(writer::Queue::start(opened.writer, &tasks)))
             }
             DatabaseConfig::Url(url) => {
-                let pool = open::postgres(&url, POSTGRES_CONNECTIONS_MAX).await?;
+                let opened = open::postgres(&url, POSTGRES_READERS_MAX, POSTGRES_WRITERS_MAX).await?;
                 let listener = listener::connect(&url).await?;
                 tasks.spawn(listener::listen(listener, url, Arc::clone(&signals), stop.clone()));
-                (pool.clone(), Writer::Postgres(pool))
+                (opened.reader, Writer::Postgres(opened.writer))
             }
         };
         let stop_on_drop = stop.clone().drop_guard();
@@ -157,10 +160,11 @@ impl Database {
     /// Finishes the writes that are waiting and closes every connection. Later calls fail as closed.
     pub async fn close(&self) {
         self.inner.stop.cancel();
-        if let Writer::Sqlite(queue) = &self.inner.writer {
-            queue.close();
-        }
         self.inner.tasks.close();
+        match &self.inner.writer {
+            Writer::Sqlite(queue) => queue.close(),
+            Writer::Postgres(pool) => pool.close().await,
+        }
         self.inner.tasks.wait().await;
         self.inner.reader.close().await;
     }
@@ -201,7 +205,7 @@ where
 /// Begins a transaction. A pooled connection that died unnoticed (the server restarted) is replaced, not
 /// reported: nothing has been asked of it yet.
 async fn begin(pool: &AnyPool) -> Result<sqlx::Transaction<'static, sqlx::Any>, sqlx::Error> {
-    for _ in 0..POSTGRES_CONNECTIONS_MAX {
+    for _ in 0..POSTGRES_WRITERS_MAX {
         match pool.begin().await {
             Err(error) if error::is_disconnect(&error) => {}
             begun => return begun,

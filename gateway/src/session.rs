@@ -14,6 +14,7 @@ mod outputs;
 mod row;
 mod slice;
 mod sql;
+mod turns;
 
 use std::sync::Arc;
 

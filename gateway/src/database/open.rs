@@ -18,7 +18,7 @@ static SQLITE: Migrator = sqlx::migrate!("../migrations/sqlite");
 static POSTGRES: Migrator = sqlx::migrate!("../migrations/postgres");
 
 /// How long a caller waits for a free connection.
-const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long PostgreSQL may take to answer at start.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -132,8 +132,18 @@ async fn migrate_sqlite(writer: &mut AnyConnection) -> Result<(), DatabaseError>
     Ok(transaction.commit().await?)
 }
 
+/// Connections to PostgreSQL.
+pub(super) struct Postgres {
+    pub(super) reader: AnyPool,
+    pub(super) writer: AnyPool,
+}
+
 /// Opens the PostgreSQL database at `url`.
-pub(super) async fn postgres(url: &SecretString, connections: u32) -> Result<AnyPool, DatabaseError> {
+pub(super) async fn postgres(
+    url: &SecretString,
+    readers: u32,
+    writers: u32,
+) -> Result<Postgres, DatabaseError> {
     let at = address(url)?;
     let options = quiet(url.expose_secret())?;
     // One connection by hand: a pool would go on trying in silence, and say only that it timed out.
@@ -143,12 +153,14 @@ pub(super) async fn postgres(url: &SecretString, connections: u32) -> Result<Any
     check_durability(&mut connection).await?;
     POSTGRES.run_direct(None, &mut connection, false).await.map_err(migration_failure)?;
     connection.close().await?;
-    let pool = AnyPoolOptions::new()
-        .max_connections(connections)
-        .acquire_timeout(ACQUIRE_TIMEOUT)
-        .test_before_acquire(false)
-        .connect_lazy_with(options);
-    Ok(pool)
+    let pool = |connections| {
+        AnyPoolOptions::new()
+            .max_connections(connections)
+            .acquire_timeout(ACQUIRE_TIMEOUT)
+            .test_before_acquire(false)
+            .connect_lazy_with(options.clone())
+    };
+    Ok(Postgres { reader: pool(readers), writer: pool(writers) })
 }
 
 /// Host and port of a URL, or its socket: all of it that may be shown.

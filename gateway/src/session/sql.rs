@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use sqlx::AssertSqlSafe;
 
 use super::row::{CallChange, NewRow, column};
+use super::turns::Turns;
 use super::{At, Event, EventLog, Held, LogError, NewEvent, Seq, SessionId, Slice};
 use crate::clock;
 use crate::database::{self, Connection, Database, DatabaseError, Dialect, Signals};
@@ -55,6 +56,7 @@ pub struct SqlLog {
     pub(super) database: Database,
     node: Arc<RwLock<String>>,
     statements: Statements,
+    turns: Arc<Turns>,
 }
 
 impl SqlLog {
@@ -67,7 +69,7 @@ impl SqlLog {
     /// For tests that show what a statement's conditions are good for.
     #[doc(hidden)]
     pub fn with_statements(database: Database, node: String, statements: Statements) -> Self {
-        Self { database, node: Arc::new(RwLock::new(node)), statements }
+        Self { database, node: Arc::new(RwLock::new(node)), statements, turns: Arc::default() }
     }
 
     /// This process goes on under another name. Calls that are open keep the old one.
@@ -96,6 +98,10 @@ impl SqlLog {
 impl EventLog for SqlLog {
     async fn append(&self, id: SessionId, at: At, events: &[NewEvent]) -> Result<Seq, LogError> {
         let batch = Arc::new(self.batch(id, at, events)?);
+        let _turn = match self.database.dialect() {
+            Dialect::Sqlite => None,
+            Dialect::Postgres => Some(self.turns.wait(id).await),
+        };
         let (signals, topic) = (Arc::clone(self.database.signals()), batch.topic.clone());
         self.database
             .write_then(
