@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hands::sandbox::{Limits, Network, Sandbox, SandboxConfig};
+use hands::sandbox::{Sandbox, SandboxConfig};
 use hands::{
     Call, CallContext, Content, Ending, Hand, HandError, Handle, InstanceId, Lease, NoProgress, Outcome,
     Progress,
@@ -14,18 +14,14 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-/// Our program as a sandbox sees it.
+/// Our program as a sandbox sees it: beside a copy of the tests, or where Cargo built it.
 pub(crate) fn program() -> PathBuf {
-    PathBuf::from(env!("CARGO_BIN_EXE_sandbox-program"))
+    let beside = std::env::current_exe().unwrap().with_file_name("sandbox-program");
+    if beside.exists() { beside } else { PathBuf::from(env!("CARGO_BIN_EXE_sandbox-program")) }
 }
 
 pub(crate) fn config() -> SandboxConfig {
-    SandboxConfig {
-        program: program(),
-        mounts: Vec::new(),
-        network: Network::None,
-        limits: Limits::default(),
-    }
+    SandboxConfig::new(program())
 }
 
 /// A sandbox hand with one lease.

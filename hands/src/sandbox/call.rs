@@ -160,8 +160,14 @@ impl Running<'_> {
     ) -> Result<Report, HandError> {
         loop {
             match self.news(cancel).await {
-                News::Frame(Kind::Output, bytes) => self.heed(sink.take(Stream::Output, &bytes)),
-                News::Frame(Kind::Error, bytes) => self.heed(sink.take(Stream::Error, &bytes)),
+                News::Frame(Kind::Output, bytes) => {
+ let flow = sink.take(Stream::Output, &bytes).await;
+ self.heed(flow);
+},
+                News::Frame(Kind::Error, bytes) => {
+ let flow = sink.take(Stream::Error, &bytes).await;
+ self.heed(flow);
+},
                 News::Frame(Kind::Ready, _) => self.greeted = true,
                 News::Frame(Kind::End, bytes) => match serde_json::from_slice(&bytes) {
                     Ok(end) => return self.ended(end).await,

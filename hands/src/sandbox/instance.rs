@@ -66,6 +66,7 @@ impl Instance {
         lease: &Lease,
         tasks: &TaskTracker,
     ) -> Result<Arc<Self>, HandError> {
+        refusal::check_mounts(&config.mounts)?;
         let work = lease.work.clone();
         let user = tokio::task::spawn_blocking(move || owner::prepare(&work))
             .await
@@ -249,6 +250,7 @@ fn spec(config: &SandboxConfig, lease: &Lease, user: Option<u32>, group: &Group)
     Spec {
         instance: lease.instance.0.clone(),
         program: config.program.clone(),
+        bwrap: config.bwrap.clone(),
         work: lease.work.clone(),
         mounts: config.mounts.clone(),
         network: config.network,
