@@ -41,11 +41,18 @@ async fn a_project_goes_in_and_comes_out_the_same() {
     symlink("src/deep", here.join("link")).unwrap();
     symlink("/etc/shadow", here.join("absolute")).unwrap();
     copy_in(&rig, &here, "a/b|&\\c").await.unwrap();
-    assert_eq!(rig.prints("cd 'a/b|&\\c'; ls; readlink link absolute; stat -c '%U %a' run; wc -c < link/odd*").await,
-        "absolute\nlink\nrun\nsrc\nsrc/deep\n/etc/shadow\nhand 755\n3000000");
+    assert_eq!(
+        rig.prints("cd 'a/b|&\\c'; ls; readlink link absolute; stat -c '%U %a' run; wc -c < link/odd*").await,
+        "absolute\nlink\nrun\nsrc\nsrc/deep\n/etc/shadow\nhand 755\n3000000"
+    );
     let back = rig.folder.path().join("back");
     assert!(copy_out(&rig, "/workspace/a/b|&\\c", &back).await.unwrap() > 3_000_000);
-    let same = std::process::Command::new("diff").arg("-r").arg("--no-dereference").args([&here, &back]).output().unwrap();
+    let same = std::process::Command::new("diff")
+        .arg("-r")
+        .arg("--no-dereference")
+        .args([&here, &back])
+        .output()
+        .unwrap();
     assert!(same.status.success(), "{}", String::from_utf8_lossy(&same.stdout));
     assert_eq!(fs::metadata(back.join("run")).unwrap().permissions().mode() & 0o777, 0o755);
     // One file, into a name of its own.
@@ -96,7 +103,12 @@ print "\0" x 1024;
     fs::create_dir(&outside).unwrap();
     fs::write(outside.join("secret"), "untouched").unwrap();
     for kind in ["dots", "absolute", "link", "hard", "device", "suid"] {
-        let archive = std::process::Command::new("perl").args(["-e", perl, kind]).arg(&outside).output().unwrap().stdout;
+        let archive = std::process::Command::new("perl")
+            .args(["-e", perl, kind])
+            .arg(&outside)
+            .output()
+            .unwrap()
+            .stdout;
         assert!(archive.len() > 1024);
         let to = rig.folder.path().join("to").join(kind);
         fs::create_dir_all(to.parent().unwrap()).unwrap();
@@ -125,7 +137,13 @@ async fn doctor_and_the_first_call_say_the_same_about_a_lack() {
     let refusing = "case $1 in --version) echo bubblewrap 0.9.0 ;; *) echo 'bwrap: setting up uid map: Permission denied' >&2; exit 1 ;; esac";
     for (bwrap, why) in [
         ("/nowhere/bwrap".into(), "bubblewrap is not installed"),
-        (script("old", "case $1 in --version) echo bubblewrap 0.6.1 ;; *) echo 'bwrap: Unknown option --disable-userns' >&2; exit 1 ;; esac"), "too old"),
+        (
+            script(
+                "old",
+                "case $1 in --version) echo bubblewrap 0.6.1 ;; *) echo 'bwrap: Unknown option --disable-userns' >&2; exit 1 ;; esac",
+            ),
+            "too old",
+        ),
         (script("refusing", refusing), "user namespaces"),
     ] {
         // The instance's user must find the script, too.
@@ -142,6 +160,13 @@ async fn doctor_and_the_first_call_say_the_same_about_a_lack() {
     }
     let fine = inspect(&SandboxConfig::new(program()), rig.folder.path());
     assert!(fine.iter().all(|finding| finding.state != State::Missing), "{fine:?}");
-    let full = SandboxConfig { limits: hands::sandbox::Limits { free_disk: u64::MAX, ..Default::default() }, ..config() };
-    assert!(inspect(&full, rig.folder.path()).iter().any(|finding| finding.subject == "disk" && finding.state == State::Missing));
+    let full = SandboxConfig {
+        limits: hands::sandbox::Limits { free_disk: u64::MAX, ..Default::default() },
+        ..config()
+    };
+    assert!(
+        inspect(&full, rig.folder.path())
+            .iter()
+            .any(|finding| finding.subject == "disk" && finding.state == State::Missing)
+    );
 }

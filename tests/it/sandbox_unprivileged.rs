@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use crate::sandbox_kit::program;
+use crate::sandbox_kit::{impostor, program};
 
 /// A user with nothing of its own.
 const NOBODY: &str = "65534";
@@ -20,6 +20,7 @@ fn everything_holds_without_root_too() {
     let tests = folder.path().join("it");
     fs::copy(std::env::current_exe().unwrap(), &tests).unwrap();
     fs::copy(program(), folder.path().join("sandbox-program")).unwrap();
+    fs::copy(impostor(), folder.path().join("sandbox-impostor")).unwrap();
     let scratch = folder.path().join("scratch");
     fs::create_dir(&scratch).unwrap();
     fs::set_permissions(&scratch, fs::Permissions::from_mode(0o777)).unwrap();

@@ -62,12 +62,15 @@ impl Sandbox {
     ) -> Result<(), CopyError> {
         let (folder, name) = place(to)?;
         // The stream calls it `content`; here it gets its name.
-        let script = r#"mkdir -p -- "$1" && exec tar -x -f - -C "$1" --no-same-owner --transform "s|^content|$2|;S""#;
+        let script =
+            r#"mkdir -p -- "$1" && exec tar -x -f - -C "$1" --no-same-owner --transform "s|^content|$2|S""#;
         let name = name.replace('\\', r"\\").replace('|', r"\|").replace('&', r"\&");
         let argv = ["sh", "-c", script, "sh", &folder, &name].map(str::to_owned).to_vec();
         let mut sink = ToNobody { error: Vec::new() };
         let instance = self.instance(handle).await?;
-        run(&instance, argv, Input::Stream(archive), cancel, &mut sink).await?.map_err(|code| refused(code, &sink.error))
+        run(&instance, argv, Input::Stream(archive), cancel, &mut sink)
+            .await?
+            .map_err(|code| refused(code, &sink.error))
     }
 
     /// Writes a stream for [`unpack`] of `from`, below `/workspace` unless absolute. `moved` is told how many
@@ -82,7 +85,8 @@ impl Sandbox {
     ) -> Result<(), CopyError> {
         let (folder, name) = place(from)?;
         let most = self.config.limits.workspace.saturating_mul(2);
-        let argv = ["tar", "-c", "-f", "-", "--hard-dereference", "-C", &folder, "--", &name].map(str::to_owned);
+        let argv =
+            ["tar", "-c", "-f", "-", "--hard-dereference", "-C", &folder, "--", &name].map(str::to_owned);
         let mut sink = ToArchive { archive, moved, bytes: 0, most, error: Vec::new() };
         let instance = self.instance(handle).await?;
         let input = Input::Bytes(Bytes::new());
@@ -99,8 +103,13 @@ async fn run(
     cancel: &CancellationToken,
     sink: &mut dyn Sink,
 ) -> Result<Result<(), i32>, CopyError> {
-    let command =
-        Command { program: Program::Argv(argv), cwd: None, input, streams: Streams::Separate, timeout: TIMEOUT };
+    let command = Command {
+        program: Program::Argv(argv),
+        cwd: None,
+        input,
+        streams: Streams::Separate,
+        timeout: TIMEOUT,
+    };
     let refuse = |why: String| Err(CopyError::Refused(why));
     match instance.run(command, cancel, sink).await?.ended {
         Ended::Exit(0) => Ok(Ok(())),
@@ -116,7 +125,11 @@ async fn run(
 fn refused(code: i32, error: &[u8]) -> CopyError {
     let error = String::from_utf8_lossy(error);
     let why = error.lines().next().unwrap_or_default().trim_start_matches("tar: ");
-    CopyError::Refused(if why.is_empty() { format!("tar failed with exit code {code}.") } else { format!("{why}.") })
+    CopyError::Refused(if why.is_empty() {
+        format!("tar failed with exit code {code}.")
+    } else {
+        format!("{why}.")
+    })
 }
 
 /// The folder and the name of a path in the sandbox.
@@ -257,6 +270,9 @@ fn inside(to: &Path, entry: &Path) -> Result<PathBuf, CopyError> {
     if safe && first.is_some() {
         Ok(path)
     } else {
-        Err(CopyError::Refused(format!("The sandbox sent {}, which is no path below what was asked for.", entry.display())))
+        Err(CopyError::Refused(format!(
+            "The sandbox sent {}, which is no path below what was asked for.",
+            entry.display()
+        )))
     }
 }

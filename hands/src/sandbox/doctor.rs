@@ -98,13 +98,12 @@ fn limits() -> Finding {
         return fine(subject, "memory, processes and CPU of a sandbox as a whole, by cgroup".to_owned());
     }
     let whole = if offered.is_empty() { "nothing" } else { &offered.join(", ") };
-    let why = format!(
-        "by cgroup: {whole}; of single processes only, by resource limits: {}",
-        alone.join(", ")
-    );
-    let remedy = "run the gateway where it may make cgroups: as a systemd service with Delegate=yes, or once by \
+    let why =
+        format!("by cgroup: {whole}; of single processes only, by resource limits: {}", alone.join(", "));
+    let remedy =
+        "run the gateway where it may make cgroups: as a systemd service with Delegate=yes, or once by \
                   systemd-run --user --scope -p Delegate=yes manyhands"
-        .to_owned();
+            .to_owned();
     lacking(subject, State::Weaker, Lack { why, remedy })
 }
 
@@ -114,7 +113,11 @@ fn disk(config: &SandboxConfig, data: &Path) -> Finding {
     match watch::free(data) {
         Ok(free) if free >= config.limits.free_disk => fine(subject, format!("{} free", watch::size(free))),
         Ok(free) => {
-            let why = format!("only {} free on the disk of {}; no call starts below {kept}", watch::size(free), data.display());
+            let why = format!(
+                "only {} free on the disk of {}; no call starts below {kept}",
+                watch::size(free),
+                data.display()
+            );
             lacking(subject, State::Missing, Lack { why, remedy: "free some space on it".to_owned() })
         }
         Err(error) => {

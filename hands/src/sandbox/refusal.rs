@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Component, Path};
 
-use super::idmap::MAPPING;
 use super::Mount;
+use super::idmap::MAPPING;
 use crate::HandError;
 
 /// Oldest bubblewrap that can forbid user namespaces inside.
