@@ -77,9 +77,10 @@ pub enum Streams {
 }
 
 /// Takes what a command prints.
+#[async_trait]
 pub trait Sink: Send {
-    /// Takes some bytes and says whether to go on.
-    fn take(&mut self, stream: Stream, bytes: &[u8]) -> Flow;
+    /// Takes some bytes and says whether to go on. The command waits meanwhile.
+    async fn take(&mut self, stream: Stream, bytes: &[u8]) -> Flow;
 }
 
 /// Where bytes were printed.

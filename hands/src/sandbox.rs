@@ -12,6 +12,8 @@
 mod call;
 mod cgroup;
 mod children;
+mod copy;
+mod doctor;
 mod enter;
 mod idmap;
 mod init;
@@ -38,6 +40,9 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio_util::task::TaskTracker;
 
+pub use self::copy::{CopyError, pack, unpack};
+pub use self::doctor::{Finding, State, inspect};
+
 use self::cgroup::Hierarchies;
 use self::instance::Instance;
 use crate::posix::{Posix, Surroundings};
@@ -46,17 +51,37 @@ use crate::{Call, CallContext, Hand, HandError, Handle, InstanceId, Lease, Outco
 /// Where the instance's work folder is in the sandbox.
 pub const WORKSPACE: &str = "/workspace";
 
+/// Places that a mount can't take: the sandbox has something of its own there.
+const TAKEN: [&str; 7] = ["/", WORKSPACE, "/tmp", "/etc", "/run", "/var", init::PROGRAM];
+/// Places that nothing can be mounted below, either.
+const SYSTEM: [&str; 7] = ["/usr", "/proc", "/dev", "/bin", "/sbin", "/lib", "/lib64"];
+
 /// What a sandbox is made of.
 #[derive(Clone, Debug)]
 pub struct SandboxConfig {
     /// Our own program: it must answer to the hidden commands of [`dispatch`].
     pub program: PathBuf,
+    /// bubblewrap, version 0.8 or newer. A bare name is looked for in the gateway's `PATH`.
+    pub bwrap: PathBuf,
     /// What else of this machine it shows.
     pub mounts: Vec<Mount>,
     /// Whether it has this machine's network.
     pub network: Network,
     /// What it may use.
     pub limits: Limits,
+}
+
+impl SandboxConfig {
+    /// A sandbox with nothing but a work folder, under the usual limits.
+    pub fn new(program: PathBuf) -> Self {
+        Self {
+            program,
+            bwrap: "bwrap".into(),
+            mounts: Vec::new(),
+            network: Network::None,
+            limits: Limits::default(),
+        }
+    }
 }
 
 /// A file or folder of this machine shown in the sandbox.

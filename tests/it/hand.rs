@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use hands::sandbox::Sandbox;
 use hands::{CallContext, Ending, Hand, HandError, Handle, InstanceId, Lease};
 use serde_json::json;
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio_util::sync::CancellationToken;
 
 use crate::sandbox_kit::{News, Rig, call, config, context, lease, processes_of, seen, soon};
@@ -169,7 +170,7 @@ async fn background_processes_live_until_release() {
         let (_folder, lease) = fresh();
         let handle = hand.provision(&lease).await.unwrap();
         let command = "while :; do echo x; echo x >> beats; sleep 0.05; done & echo started";
-        assert_eq!(bash(&*hand, &handle, command).await.1.lines().next(), Some("started"));
+        assert!(bash(&*hand, &handle, command).await.1.contains("started"));
         assert!(!is_quiet(&lease.work.join("beats")).await);
         hand.release(handle.clone()).await.unwrap();
         assert!(is_quiet(&lease.work.join("beats")).await);
@@ -227,6 +228,28 @@ async fn reaping_ends_what_a_dead_gateway_left_and_nothing_else() {
     other.shutdown().await;
     assert!(processes_of(&living.instance).is_empty());
     assert!(cgroups_of(&living.instance).is_empty());
+}
+
+#[tokio::test]
+async fn a_killed_gateway_takes_its_sandboxes_with_it() {
+    let (_folder, lease) = fresh();
+    let mut gateway = tokio::process::Command::new(crate::sandbox_kit::program())
+        .args(["hold", &lease.instance.0])
+        .arg(&lease.work)
+        .stdout(std::process::Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(gateway.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next_line().await.unwrap().as_deref(), Some("started"));
+    assert!(!is_quiet(&lease.work.join("beats")).await);
+    gateway.kill().await.unwrap();
+    soon(|| processes_of(&lease.instance).is_empty()).await;
+    assert!(is_quiet(&lease.work.join("beats")).await);
+    for hand in every_kind() {
+        hand.reap(std::slice::from_ref(&lease.instance)).await.unwrap();
+        assert!(cgroups_of(&lease.instance).is_empty());
+    }
 }
 
 fn cgroups_of(instance: &InstanceId) -> Vec<std::path::PathBuf> {

@@ -4,28 +4,32 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hands::sandbox::{Limits, Network, Sandbox, SandboxConfig};
+use hands::sandbox::{Sandbox, SandboxConfig};
 use hands::{
-    Call, CallContext, Content, Ending, Hand, HandError, Handle, InstanceId, Lease, NoProgress, Outcome,
-    Progress,
+    Call, CallContext, Content, Ending, Hand, HandError, InstanceId, Lease, NoProgress, Outcome, Progress,
 };
 use rustix::process::Pid;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-/// Our program as a sandbox sees it.
+/// Our program as a sandbox sees it: beside a copy of the tests, or where Cargo built it.
 pub(crate) fn program() -> PathBuf {
-    PathBuf::from(env!("CARGO_BIN_EXE_sandbox-program"))
+    beside("sandbox-program", env!("CARGO_BIN_EXE_sandbox-program"))
+}
+
+/// What plays a runner that was taken over.
+pub(crate) fn impostor() -> PathBuf {
+    beside("sandbox-impostor", env!("CARGO_BIN_EXE_sandbox-impostor"))
+}
+
+fn beside(name: &str, built: &str) -> PathBuf {
+    let beside = std::env::current_exe().unwrap().with_file_name(name);
+    if beside.exists() { beside } else { PathBuf::from(built) }
 }
 
 pub(crate) fn config() -> SandboxConfig {
-    SandboxConfig {
-        program: program(),
-        mounts: Vec::new(),
-        network: Network::None,
-        limits: Limits::default(),
-    }
+    SandboxConfig::new(program())
 }
 
 /// A sandbox hand with one lease.
@@ -51,10 +55,6 @@ impl Rig {
         let folder = tempfile::tempdir().unwrap();
         let lease = lease(folder.path(), "one");
         Self { hand: Arc::new(Sandbox::new(config)), lease, folder }
-    }
-
-    pub(crate) fn handle(&self) -> Handle {
-        Handle { instance: self.lease.instance.clone() }
     }
 
     /// Runs a tool, provisioning first.

@@ -6,7 +6,7 @@ use hands::sandbox::SandboxConfig;
 use hands::{Ending, Hand, HandError};
 use serde_json::json;
 
-use crate::sandbox_kit::{Rig, Seen, config, context};
+use crate::sandbox_kit::{Rig, Seen, call, config, context, impostor};
 
 fn small(change: impl FnOnce(&mut SandboxConfig)) -> Rig {
     let mut config = config();
@@ -200,14 +200,42 @@ async fn a_runner_that_is_killed_or_stopped_takes_its_instance_along() {
     rig.hand.shutdown().await;
 }
 
+/// The gateway's peer may be anything, once something in the sandbox took the runner's place.
 #[tokio::test]
-async fn frames_of_an_impostor_are_not_believed() {
-    // The runner's place at the socket can't be taken (it is not dumpable), so the wire is tested by
-    // what a command can really do: print whatever bytes it likes.
+async fn an_impostor_at_the_socket_harms_nobody() {
+    for (mode, timeout) in
+        [("kind", 60), ("long", 60), ("end", 60), ("closed", 60), ("silent", 1), ("torrent", 60)]
+    {
+        let rig = small(|config| {
+            config.program = impostor();
+            config.limits.output = 1 << 20;
+        });
+        let mut lease = rig.lease.clone();
+        lease.instance.0 = format!("{mode}-{}", lease.instance);
+        let handle = rig.hand.provision(&lease).await.unwrap();
+        let call = call("bash", json!({"command": "true", "timeout_s": timeout}));
+        let outcome = rig.hand.execute(&handle, &call, context()).await;
+        match mode {
+            "silent" => assert_eq!(outcome.unwrap().ending, Ending::Timeout),
+            "torrent" => assert_eq!(outcome.unwrap().ending, Ending::Error),
+            _ => assert!(
+                matches!(outcome, Err(HandError::Lost { may_have_run: true, .. })),
+                "{mode}: {outcome:?}"
+            ),
+        }
+        rig.hand.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn more_calls_than_can_run_at_once_wait_their_turn() {
     let rig = Rig::new();
-    let seen =
-        rig.bash("printf 'x\\002\\000\\000\\000{}'; printf '1\\377\\377\\377\\377'; echo; echo end").await;
-    assert_eq!(seen.ending, Ending::Ok);
-    assert!(seen.text.contains("end\n"), "{}", seen.text);
+    let calls = (0..80).map(|number| {
+        let rig = &rig;
+        async move { (number, rig.prints(&format!("sleep 0.05; echo {number}")).await) }
+    });
+    for (number, printed) in futures_util::future::join_all(calls).await {
+        assert_eq!(printed, number.to_string());
+    }
     rig.hand.shutdown().await;
 }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
+
 use super::{Flow, Sink, Stop, Stream};
 use crate::Progress;
 
@@ -69,8 +71,9 @@ impl Text {
     }
 }
 
+#[async_trait]
 impl Sink for Text {
-    fn take(&mut self, _: Stream, bytes: &[u8]) -> Flow {
+    async fn take(&mut self, _: Stream, bytes: &[u8]) -> Flow {
         if self.text.len() > self.most {
             // What still comes while the command is being ended.
             return Flow::Continue;

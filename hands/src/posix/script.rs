@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::{Command, Ended, Failure, Flow, Input, Program, Shell, Sink, Stop, Stream, Streams};
@@ -77,8 +78,9 @@ struct Kept {
     most: usize,
 }
 
+#[async_trait]
 impl Sink for Kept {
-    fn take(&mut self, stream: Stream, bytes: &[u8]) -> Flow {
+    async fn take(&mut self, stream: Stream, bytes: &[u8]) -> Flow {
         let (kept, most) = match stream {
             Stream::Output => (&mut self.output, self.most),
             Stream::Error => (&mut self.error, MOST_ERROR),

@@ -131,6 +131,10 @@ impl Shell for Instance {
         cancel: &CancellationToken,
         sink: &mut dyn Sink,
     ) -> Result<Report, HandError> {
+        let _turn = tokio::select! {
+            turn = self.turn() => turn?,
+            () = cancel.cancelled() => return Ok(Report { ended: Ended::Stopped(Stop::Cancelled), notes: Vec::new() }),
+        };
         self.watch.admit()?;
         let _active = self.watch.active();
         let alarm = self.watch.alarm();
@@ -160,8 +164,14 @@ impl Running<'_> {
     ) -> Result<Report, HandError> {
         loop {
             match self.news(cancel).await {
-                News::Frame(Kind::Output, bytes) => self.heed(sink.take(Stream::Output, &bytes)),
-                News::Frame(Kind::Error, bytes) => self.heed(sink.take(Stream::Error, &bytes)),
+                News::Frame(Kind::Output, bytes) => {
+                    let flow = sink.take(Stream::Output, &bytes).await;
+                    self.heed(flow);
+                }
+                News::Frame(Kind::Error, bytes) => {
+                    let flow = sink.take(Stream::Error, &bytes).await;
+                    self.heed(flow);
+                }
                 News::Frame(Kind::Ready, _) => self.greeted = true,
                 News::Frame(Kind::End, bytes) => match serde_json::from_slice(&bytes) {
                     Ok(end) => return self.ended(end).await,
@@ -224,7 +234,7 @@ impl Running<'_> {
             (How::Exit(code), _) => Ended::Exit(code),
             (How::Signal(signal), _) => Ended::Signal(signal),
             (How::NotStarted(error, _), _) if Errno::from_raw_os_error(error) == Errno::AGAIN => {
-                return Err(self.instance.exhausted().await);
+                return self.instance.exhausted().await;
             }
             (How::NotStarted(error, doing), _) => {
                 Ended::NotStarted { doing, error: io::Error::from_raw_os_error(error) }
@@ -239,7 +249,7 @@ impl Running<'_> {
     async fn broken(self) -> Result<Report, HandError> {
         let why = self.instance.reason().await;
         if why.is_none() && !self.greeted && self.stop.is_none() {
-            return Err(self.instance.exhausted().await);
+            return self.instance.exhausted().await;
         }
         self.instance.end("the process that ran a call was killed, so its sandbox was ended").await;
         match self.stop {

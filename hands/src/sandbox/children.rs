@@ -29,9 +29,8 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Counts spawned children, so that "none left" can't be said of a moment before the last spawn.
+    /// Counts spawned children, so that a spawn is not slept through.
     generation: u64,
-    empty_at: Option<u64>,
     watched: Option<Pid>,
     status: Option<WaitStatus>,
 }
@@ -71,20 +70,23 @@ impl Children {
         self.shared.lock().status.take()
     }
 
-    /// Whether no child and hence, for a subreaper, no descendant is left.
-    pub(super) fn none_left(&self) -> bool {
-        if matches!(wait(WaitOptions::NOHANG), Err(Errno::CHILD)) {
-            return true;
+    /// Whether no child and hence, for a subreaper, no descendant is left. Only to be asked once the child
+    /// that was spawned last has ended: this may take its status.
+    pub(super) fn none_left() -> bool {
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some(_)) | Err(Errno::INTR) => {}
+                Ok(None) => return false,
+                Err(_) => return true,
+            }
         }
-        let state = self.shared.lock();
-        state.empty_at == Some(state.generation)
     }
 
     /// Ends every descendant, however it tried to get away; `false` when some were left at `deadline`.
-    pub(super) fn end_all(&self, deadline: Instant) -> bool {
+    pub(super) fn end_all(deadline: Instant) -> bool {
         loop {
             stop_and_kill();
-            if self.none_left() {
+            if Self::none_left() {
                 return true;
             }
             if Instant::now() >= deadline {
@@ -110,7 +112,6 @@ fn collect(shared: &Shared) {
             Ok(None) | Err(Errno::INTR) => {}
             Err(_) => {
                 let mut state = shared.lock();
-                state.empty_at = Some(seen);
                 wake(shared);
                 while state.generation == seen {
                     state = shared.spawned.wait(state).unwrap_or_else(PoisonError::into_inner);

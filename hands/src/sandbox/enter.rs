@@ -99,6 +99,8 @@ pub(super) struct Spec {
     pub(super) instance: String,
     /// Our own program.
     pub(super) program: PathBuf,
+    /// bubblewrap.
+    pub(super) bwrap: PathBuf,
     /// Becomes `/workspace`.
     pub(super) work: PathBuf,
     /// What else it sees of this machine.
@@ -154,7 +156,7 @@ fn enter(spec: &str) -> Result<Infallible, EnterError> {
     };
     let mut files = Vec::new();
     let arguments = arguments(&spec, &places, &mut files)?;
-    let source = Command::new("bwrap").args(arguments).exec();
+    let source = Command::new(&spec.bwrap).args(arguments).exec();
     Err(EnterError::Step { step: "running bwrap", source })
 }
 

@@ -15,6 +15,7 @@ use rustix::net::{
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::process::{Child, ChildStderr, Command};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -24,12 +25,15 @@ use super::cgroup::{Group, Hierarchies};
 use super::enter::Spec;
 use super::watch::Watch;
 use super::{SandboxConfig, owner, reap, refusal};
+use crate::posix::{Ended, Report};
 use crate::{HandError, InstanceId, Lease};
 
 /// How long a sandbox may take to start, on a machine under heavy load.
 const START: Duration = Duration::from_secs(30);
 /// How long a sandbox may take to end once its socket is closed, before it is killed.
 const END: Duration = Duration::from_secs(3);
+/// Most calls that run at once in an instance; more wait. Each takes two processes and what it starts.
+const CALLS: usize = 32;
 /// Most idle runners of an instance.
 const SPARES: usize = 4;
 /// Most bytes kept of what a sandbox's own processes report.
@@ -47,11 +51,25 @@ pub(super) struct Instance {
     /// Closing it ends the sandbox.
     control: Mutex<Option<OwnedFd>>,
     spares: Mutex<Vec<Runner>>,
+    /// Calls that may run at once.
+    calls: Semaphore,
     why: OnceLock<String>,
     /// Fires when its outermost process is gone.
     gone: CancellationToken,
     report: Arc<Mutex<String>>,
     tasks: TaskTracker,
+}
+
+/// Ends an instance whose maker stopped waiting for it: its own tasks would keep it for ever.
+struct EndIfDropped(Option<Arc<Instance>>);
+
+impl Drop for EndIfDropped {
+    fn drop(&mut self) {
+        if let Some(instance) = &self.0 {
+            instance.lose("nobody waited for it to start");
+            lock(&instance.control).take();
+        }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -66,6 +84,7 @@ impl Instance {
         lease: &Lease,
         tasks: &TaskTracker,
     ) -> Result<Arc<Self>, HandError> {
+        refusal::check_mounts(&config.mounts)?;
         let work = lease.work.clone();
         let user = tokio::task::spawn_blocking(move || owner::prepare(&work))
             .await
@@ -87,6 +106,7 @@ impl Instance {
             group,
             control: Mutex::new(Some(control)),
             spares: Mutex::default(),
+            calls: Semaphore::new(CALLS),
             why: OnceLock::new(),
             gone: CancellationToken::new(),
             report: Arc::default(),
@@ -98,7 +118,10 @@ impl Instance {
             .map(|stderr| tasks.spawn(drain(stderr, instance.id.clone(), Arc::clone(&instance.report))));
         tasks.spawn(Arc::clone(&instance).wait(child, drained));
         tasks.spawn(Arc::clone(&instance.watch).run(instance.gone.clone()));
-        match instance.first_runner().await {
+        let mut abandoned = EndIfDropped(Some(Arc::clone(&instance)));
+        let first = instance.first_runner().await;
+        abandoned.0 = None;
+        match first {
             Ok(()) => Ok(instance),
             Err(error) => {
                 instance.end("it did not start").await;
@@ -165,12 +188,30 @@ impl Instance {
         }
     }
 
-    /// Ends it because nothing can be started in it any more.
-    pub(super) async fn exhausted(&self) -> HandError {
-        let why =
-            format!("its background processes used up all {} processes, so all were ended", self.processes);
+    /// Waits until a call may start. The permit lasts as long as the call.
+    pub(super) async fn turn(&self) -> Result<SemaphorePermit<'_>, HandError> {
+        self.calls
+            .acquire()
+            .await
+            .map_err(|_| HandError::Lost { may_have_run: false, why: self.why_lost().unwrap_or_default() })
+    }
+
+    /// A call could not start because no process can. When other calls run, it is theirs to end; otherwise
+    /// the instance is ended, for nobody could use it any more.
+    pub(super) async fn exhausted(&self) -> Result<Report, HandError> {
+        let all = self.processes;
+        if self.calls.available_permits() + 1 < CALLS {
+            let doing = format!(
+                "start while all {all} processes of the sandbox are in use; wait for its other calls"
+            );
+            return Ok(Report {
+                ended: Ended::NotStarted { doing, error: Errno::AGAIN.into() },
+                notes: Vec::new(),
+            });
+        }
+        let why = format!("its background processes used up all {all} processes, so all were ended");
         self.end(&why).await;
-        HandError::Lost { may_have_run: false, why }
+        Err(HandError::Lost { may_have_run: false, why })
     }
 
     /// Waits a moment for the reason of what looks like a death.
@@ -250,6 +291,7 @@ fn spec(config: &SandboxConfig, lease: &Lease, user: Option<u32>, group: &Group)
     Spec {
         instance: lease.instance.0.clone(),
         program: config.program.clone(),
+        bwrap: config.bwrap.clone(),
         work: lease.work.clone(),
         mounts: config.mounts.clone(),
         network: config.network,

@@ -1,15 +1,125 @@
-//! Why a sandbox could not start, in one sentence with what to do.
+//! Why a sandbox can't start, in one sentence with what to do. `doctor` and the first call say the same.
 
+use std::fs;
+use std::path::{Component, Path};
+
+use super::Mount;
+use super::idmap::MAPPING;
 use crate::HandError;
+
+/// Oldest bubblewrap that can forbid user namespaces inside.
+pub(super) const OLDEST_BWRAP: (u32, u32) = (0, 8);
+
+/// A lack, and the one thing to do about it.
+pub(super) struct Lack {
+    pub(super) why: String,
+    pub(super) remedy: String,
+}
+
+impl Lack {
+    fn new(why: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { why: why.into(), remedy: remedy.into() }
+    }
+}
+
+impl From<Lack> for HandError {
+    fn from(Lack { why, remedy }: Lack) -> Self {
+        Self::Unavailable { why, remedy }
+    }
+}
+
+/// There is no `bwrap`.
+pub(super) fn no_bubblewrap() -> Lack {
+    Lack::new("bubblewrap is not installed", "install it: sudo apt-get install bubblewrap")
+}
+
+/// It can't do what we need.
+pub(super) fn old_bubblewrap(version: &str) -> Lack {
+    let (major, minor) = OLDEST_BWRAP;
+    Lack::new(
+        format!("bubblewrap {version} is too old"),
+        format!("install {major}.{minor} or newer (Debian 12, Ubuntu 24.04 and later have it)"),
+    )
+}
+
+/// The kernel refuses user namespaces to programs without privilege, for the reason that it shows.
+pub(super) fn no_user_namespaces() -> Lack {
+    let setting = |name: &str| fs::read_to_string(format!("/proc/sys/{name}")).unwrap_or_default();
+    if setting("kernel/apparmor_restrict_unprivileged_userns").trim() == "1" {
+        return apparmor();
+    }
+    if setting("kernel/unprivileged_userns_clone").trim() == "0" {
+        return Lack::new(
+            "user namespaces are switched off on this machine",
+            "switch them on: sudo sysctl -w kernel.unprivileged_userns_clone=1",
+        );
+    }
+    if setting("user/max_user_namespaces").trim() == "0" {
+        return Lack::new(
+            "user namespaces are switched off on this machine",
+            "switch them on: sudo sysctl -w user.max_user_namespaces=15000",
+        );
+    }
+    Lack::new(
+        "user namespaces are refused here, as in most containers",
+        "run the gateway outside of the container, or start the container with --security-opt seccomp=unconfined \
+         --security-opt apparmor=unconfined --security-opt systempaths=unconfined",
+    )
+}
+
+/// Ubuntu's default since 23.10.
+fn apparmor() -> Lack {
+    Lack::new(
+        "AppArmor refuses user namespaces to bubblewrap",
+        "allow them: printf 'abi <abi/4.0>,\\ninclude <tunables/global>\\nprofile bwrap /usr/bin/bwrap \
+         flags=(unconfined) {\\n  userns,\\n  include if exists <local/bwrap>\\n}\\n' | sudo tee \
+         /etc/apparmor.d/bwrap && sudo apparmor_parser -r /etc/apparmor.d/bwrap",
+    )
+}
+
+/// What is to be shown must be there.
+pub(super) fn check_mounts(mounts: &[Mount]) -> Result<(), HandError> {
+    for mount in mounts {
+        if let Err(error) = fs::metadata(&mount.host) {
+            let why = format!("{}, a mount of this hand, can't be shown ({error})", mount.host.display());
+            return Err(Lack::new(why, "make it or add the hand again without it").into());
+        }
+        let plain = mount.at.is_absolute() && !mount.at.components().any(|part| part == Component::ParentDir);
+        let taken = super::TAKEN.iter().any(|taken| mount.at == Path::new(taken));
+        if !plain || taken || super::SYSTEM.iter().any(|system| mount.at.starts_with(system)) {
+            let why = format!("nothing can be mounted at {} in a sandbox", mount.at.display());
+            return Err(Lack::new(why, "name a place of its own for it, such as /project").into());
+        }
+    }
+    Ok(())
+}
 
 /// Turns what `sandbox-enter` and `bwrap` printed before they gave up into a reason and a remedy.
 pub(super) fn explain(report: &str) -> HandError {
     let text = report.trim();
-    let says = |part: &str| text.contains(part);
-    let (why, remedy) = if says("running bwrap: No such file") {
-        ("bubblewrap is not installed".to_owned(), "install it: sudo apt-get install bubblewrap".to_owned())
-    } else {
-        (format!("the sandbox did not start: {text}"), "run manyhands doctor for what is missing".to_owned())
-    };
-    HandError::Unavailable { why, remedy }
+    let says = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
+    if says(&["running bwrap: No such file"]) {
+        return no_bubblewrap().into();
+    }
+    if says(&["Unknown option"]) {
+        return old_bubblewrap("here").into();
+    }
+    if says(&[
+        "No permissions to create new namespace",
+        "No permissions to creating new namespace",
+        "Creating new namespace failed",
+        "creating new namespace",
+        "setting up uid map",
+        "Failed RTM_NEWADDR",
+        "max_user_namespaces",
+        "making a mount namespace",
+    ]) {
+        return no_user_namespaces().into();
+    }
+    let line = text.lines().last().unwrap_or("it printed no reason").trim_start_matches("manyhands: ");
+    if says(&[MAPPING]) {
+        let remedy = "add the mount as :ro, or run the gateway as the folder's owner instead of root";
+        return Lack::new(line, remedy).into();
+    }
+    Lack::new(format!("the sandbox did not start: {line}"), "see what manyhands doctor says").into()
 }

@@ -97,7 +97,7 @@ impl Runner {
                 Pumped::Ended(status) => {
                     streams.drain(self)?;
                     let how = how(status);
-                    if self.children.none_left() {
+                    if Children::none_left() {
                         return self.end(how, RunnerState::Free);
                     }
                     self.end(how, RunnerState::Background)?;
@@ -170,7 +170,7 @@ impl Runner {
 
     /// Ends everything of the call and says so.
     fn end_call(&self) -> io::Result<RunnerState> {
-        if self.children.end_all(Instant::now() + ENDING) {
+        if Children::end_all(Instant::now() + ENDING) {
             return self.end(How::Ended, RunnerState::Gone);
         }
         // Silence makes the gateway replace the whole sandbox.
@@ -180,13 +180,13 @@ impl Runner {
     /// Discards what background processes print until the last ended or the gateway hangs up.
     fn look_after(&self, mut streams: Streams) -> io::Result<RunnerState> {
         streams.input = None;
-        while !self.children.none_left() {
+        while !Children::none_left() {
             let ready = streams.wait(self)?;
             if ready.news {
                 (&self.children.news).read(&mut [0; 16])?;
             }
             if ready.hangup {
-                self.children.end_all(Instant::now() + ENDING);
+                Children::end_all(Instant::now() + ENDING);
                 break;
             }
             if ready.output {

@@ -1,0 +1,278 @@
+//! Copying files and folders between this machine and a sandbox, as one tar stream.
+//!
+//! Inside, `tar` runs as any other command. On this machine [`pack`] and [`unpack`] run as the person
+//! who copies. What comes out of a sandbox is hostile: [`unpack`] makes a fresh tree with nothing in it
+//! but folders, files and, last of all, links, so that nothing is ever written through a link.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tar::{Archive, Builder, EntryType, HeaderMode};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::instance::Instance;
+use super::{Sandbox, WORKSPACE};
+use crate::posix::{Command, Ended, Flow, Input, Program, Shell, Sink, Stop, Stream, Streams};
+use crate::{HandError, Handle};
+
+/// How long a copy may take.
+const TIMEOUT: Duration = Duration::from_secs(3600);
+/// How long whoever receives may take for one piece.
+const STUCK: Duration = Duration::from_secs(60);
+/// Most files, folders and links of one copy out of a sandbox.
+const MOST_ENTRIES: usize = 1_000_000;
+/// Most bytes kept of why `tar` failed.
+const MOST_ERROR: usize = 2048;
+
+/// Why a copy failed. What was copied before that stays.
+#[derive(Debug, thiserror::Error)]
+pub enum CopyError {
+    /// It can't be done, as the sentence says.
+    #[error("{0}")]
+    Refused(String),
+    /// The sandbox failed.
+    #[error(transparent)]
+    Hand(#[from] HandError),
+    /// This machine's side failed.
+    #[error("{}: {source}", path.display())]
+    Local {
+        /// What it was about.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl Sandbox {
+    /// Makes `to`, below `/workspace` unless absolute, of a stream from [`pack`]. What is there already is
+    /// replaced file by file. Who gives the stream knows how much of it has gone.
+    pub async fn copy_in(
+        &self,
+        handle: &Handle,
+        to: &str,
+        archive: Box<dyn AsyncRead + Send + Unpin>,
+        cancel: &CancellationToken,
+    ) -> Result<(), CopyError> {
+        let (folder, name) = place(to)?;
+        // The stream calls it `content`; here it gets its name.
+        let script =
+            r#"mkdir -p -- "$1" && exec tar -x -f - -C "$1" --no-same-owner --transform "s|^content|$2|S""#;
+        let name = name.replace('\\', r"\\").replace('|', r"\|").replace('&', r"\&");
+        let argv = ["sh", "-c", script, "sh", &folder, &name].map(str::to_owned).to_vec();
+        let mut sink = ToNobody { error: Vec::new() };
+        let instance = self.instance(handle).await?;
+        run(&instance, argv, Input::Stream(archive), cancel, &mut sink)
+            .await?
+            .map_err(|code| refused(code, &sink.error))
+    }
+
+    /// Writes a stream for [`unpack`] of `from`, below `/workspace` unless absolute. `moved` is told how many
+    /// bytes have come so far.
+    pub async fn copy_out(
+        &self,
+        handle: &Handle,
+        from: &str,
+        archive: &mut (dyn AsyncWrite + Send + Unpin),
+        moved: &(dyn Fn(u64) + Send + Sync),
+        cancel: &CancellationToken,
+    ) -> Result<(), CopyError> {
+        let (folder, name) = place(from)?;
+        let most = self.config.limits.workspace.saturating_mul(2);
+        let argv =
+            ["tar", "-c", "-f", "-", "--hard-dereference", "-C", &folder, "--", &name].map(str::to_owned);
+        let mut sink = ToArchive { archive, moved, bytes: 0, most, error: Vec::new() };
+        let instance = self.instance(handle).await?;
+        let input = Input::Bytes(Bytes::new());
+        let ended = run(&instance, argv.to_vec(), input, cancel, &mut sink).await?;
+        ended.map_err(|code| refused(code, &sink.error))
+    }
+}
+
+/// Runs `tar`; the inner error is its exit code.
+async fn run(
+    instance: &Instance,
+    argv: Vec<String>,
+    input: Input,
+    cancel: &CancellationToken,
+    sink: &mut dyn Sink,
+) -> Result<Result<(), i32>, CopyError> {
+    let command = Command {
+        program: Program::Argv(argv),
+        cwd: None,
+        input,
+        streams: Streams::Separate,
+        timeout: TIMEOUT,
+    };
+    let refuse = |why: String| Err(CopyError::Refused(why));
+    match instance.run(command, cancel, sink).await?.ended {
+        Ended::Exit(0) => Ok(Ok(())),
+        Ended::Exit(code) => Ok(Err(code)),
+        Ended::Signal(signal) => refuse(format!("The copy was ended by signal {signal}.")),
+        Ended::NotStarted { doing, error } => refuse(format!("Can't {doing}: {error}.")),
+        Ended::Stopped(Stop::Timeout) => refuse(format!("The copy took more than {} s.", TIMEOUT.as_secs())),
+        Ended::Stopped(Stop::Limit(why)) => refuse(format!("The copy was ended: {why}.")),
+        Ended::Stopped(Stop::Cancelled | Stop::Enough) => refuse("The copy was cancelled.".into()),
+    }
+}
+
+fn refused(code: i32, error: &[u8]) -> CopyError {
+    let error = String::from_utf8_lossy(error);
+    let why = error.lines().next().unwrap_or_default().trim_start_matches("tar: ");
+    CopyError::Refused(if why.is_empty() {
+        format!("tar failed with exit code {code}.")
+    } else {
+        format!("{why}.")
+    })
+}
+
+/// The folder and the name of a path in the sandbox.
+fn place(path: &str) -> Result<(String, String), CopyError> {
+    let whole = Path::new(WORKSPACE).join(path.trim_start_matches("./"));
+    let whole = if path == "." { PathBuf::from(WORKSPACE) } else { whole };
+    let parts = (whole.parent().and_then(Path::to_str), whole.file_name().and_then(|name| name.to_str()));
+    match parts {
+        (Some(folder), Some(name)) if !whole.components().any(|part| part == Component::ParentDir) => {
+            Ok((folder.to_owned(), name.to_owned()))
+        }
+        _ => Err(CopyError::Refused(format!("{path} must name a file or folder, without `..`."))),
+    }
+}
+
+struct ToNobody {
+    error: Vec<u8>,
+}
+
+#[async_trait]
+impl Sink for ToNobody {
+    async fn take(&mut self, stream: Stream, bytes: &[u8]) -> Flow {
+        keep(&mut self.error, stream, bytes);
+        Flow::Continue
+    }
+}
+
+struct ToArchive<'a> {
+    archive: &'a mut (dyn AsyncWrite + Send + Unpin),
+    moved: &'a (dyn Fn(u64) + Send + Sync),
+    bytes: u64,
+    most: u64,
+    error: Vec<u8>,
+}
+
+#[async_trait]
+impl Sink for ToArchive<'_> {
+    async fn take(&mut self, stream: Stream, bytes: &[u8]) -> Flow {
+        if stream == Stream::Error {
+            keep(&mut self.error, stream, bytes);
+            return Flow::Continue;
+        }
+        self.bytes += bytes.len() as u64;
+        if self.bytes > self.most {
+            return Flow::Stop(Stop::Limit("it is larger than a work folder may be".into()));
+        }
+        match timeout(STUCK, self.archive.write_all(bytes)).await {
+            Ok(Ok(())) => {
+                (self.moved)(self.bytes);
+                Flow::Continue
+            }
+            Ok(Err(_)) | Err(_) => Flow::Stop(Stop::Cancelled),
+        }
+    }
+}
+
+fn keep(error: &mut Vec<u8>, stream: Stream, bytes: &[u8]) {
+    if stream == Stream::Error {
+        error.extend(bytes.iter().take(MOST_ERROR - error.len().min(MOST_ERROR)));
+    }
+}
+
+/// Writes a file or folder of this machine as a stream for [`Sandbox::copy_in`]. Links stay links.
+pub fn pack(source: &Path, to: impl Write) -> Result<(), CopyError> {
+    let local = |source_error| CopyError::Local { path: source.to_owned(), source: source_error };
+    let mut builder = Builder::new(to);
+    builder.follow_symlinks(false);
+    builder.mode(HeaderMode::Complete);
+    let kind = fs::symlink_metadata(source).map_err(local)?.file_type();
+    if kind.is_dir() {
+        builder.append_dir_all("content", source).map_err(local)?;
+    } else {
+        builder.append_path_with_name(source, "content").map_err(local)?;
+    }
+    builder.into_inner().and_then(|mut to| to.flush()).map_err(local)
+}
+
+/// Makes `to` of a stream from [`Sandbox::copy_out`]. `to` must not exist.
+pub fn unpack(archive: impl Read, to: &Path) -> Result<(), CopyError> {
+    let local = |path: &Path| {
+        let path = path.to_owned();
+        move |source| CopyError::Local { path, source }
+    };
+    if fs::symlink_metadata(to).is_ok() {
+        return Err(CopyError::Refused(format!("{} exists already; name something new.", to.display())));
+    }
+    let mut archive = Archive::new(archive);
+    let mut links = Vec::new();
+    let mut modes = Vec::new();
+    for (number, entry) in archive.entries().map_err(local(to))?.enumerate() {
+        let mut entry = entry.map_err(local(to))?;
+        if number >= MOST_ENTRIES {
+            return Err(CopyError::Refused(format!("It holds more than {MOST_ENTRIES} files.")));
+        }
+        let path = inside(to, &entry.path().map_err(local(to))?)?;
+        let mode = entry.header().mode().map_err(local(&path))? & 0o777;
+        match entry.header().entry_type() {
+            EntryType::Directory => {
+                DirBuilder::new().mode(0o700).create(&path).map_err(local(&path))?;
+                modes.push((path, mode));
+            }
+            EntryType::Regular | EntryType::Continuous => {
+                let mut file = new_file(&path, mode).map_err(local(&path))?;
+                io::copy(&mut entry, &mut file).map_err(local(&path))?;
+            }
+            EntryType::Symlink => {
+                let target = entry.link_name().map_err(local(&path))?.map(std::borrow::Cow::into_owned);
+                links.push((path, target.unwrap_or_default()));
+            }
+            // Devices, pipes, hard links: nothing that a sandbox has to give.
+            _ => tracing::warn!(path = %path.display(), "left out: neither file, folder nor link"),
+        }
+    }
+    for (path, target) in links {
+        symlink(target, &path).map_err(local(&path))?;
+    }
+    // Folders that may not be written come last, the deepest first.
+    for (path, mode) in modes.into_iter().rev() {
+        fs::set_permissions(&path, Permissions::from_mode(mode)).map_err(local(&path))?;
+    }
+    Ok(())
+}
+
+/// Never an existing file, so never through a link.
+fn new_file(path: &Path, mode: u32) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(mode).open(path)
+}
+
+/// Where an entry goes: its first component is what was copied, the rest lies below.
+fn inside(to: &Path, entry: &Path) -> Result<PathBuf, CopyError> {
+    let mut parts = entry.components().filter(|part| *part != Component::CurDir);
+    let mut path = to.to_owned();
+    let first = parts.next();
+    for part in first.into_iter().chain(parts).skip(1) {
+        path.push(part);
+    }
+    let safe = entry.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    if safe && first.is_some() {
+        Ok(path)
+    } else {
+        Err(CopyError::Refused(format!(
+            "The sandbox sent {}, which is no path below what was asked for.",
+            entry.display()
+        )))
+    }
+}
