@@ -22,6 +22,10 @@ const TOP_LEVEL: [&str; 11] = [
     "tests",
 ];
 
+/// Folders and hosts of a writer's own machine. Split, so that this file does not hold them itself.
+const PLACES: [&str; 4] =
+    [concat!("/wo", "rk/"), concat!("/tmp/", "mh"), concat!("arti", "factory"), concat!("/ro", "ot/")];
+
 #[test]
 fn top_level_is_the_map() {
     let extra: Vec<_> = tracked()
@@ -62,6 +66,35 @@ fn readme_names_only_what_is_there() {
         }
     }
     none("in the README and nowhere else", &missing);
+}
+
+/// Each line of an expected-failures file is a debt: it says what for.
+#[test]
+fn expected_failures_have_reasons() {
+    let mut silent = Vec::new();
+    for (path, text) in files("yml") {
+        let lines: Vec<_> = text.lines().map(str::trim).collect();
+        for pair in lines.windows(2).filter(|pair| pair[1].starts_with("- ")) {
+            if !pair[0].starts_with('#') {
+                silent.push(format!("{}: {}", path.display(), pair[1]));
+            }
+        }
+    }
+    none("an expected failure without a reason", &silent);
+}
+
+/// Where this was written, and with what, is nobody's business.
+#[test]
+fn nothing_names_the_place_it_was_written_in() {
+    let mut found = Vec::new();
+    for path in tracked() {
+        let bytes = fs::read(root().join(&path)).unwrap();
+        let text = String::from_utf8_lossy(&bytes);
+        for place in PLACES.iter().filter(|place| text.contains(*place)) {
+            found.push(format!("{}: {place}", path.display()));
+        }
+    }
+    none("names a place on somebody's machine", &found);
 }
 
 /// The words behind `before` where it begins a line or a piece of code.
