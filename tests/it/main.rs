@@ -1,5 +1,7 @@
 //! The one test binary: everything here drives the real thing.
 
+mod clients;
+mod conformance;
 mod hand;
 mod log;
 mod sandbox;
