@@ -48,13 +48,17 @@ pub struct Ask {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CallError {
     /// The principal runs as many as it may.
-    #[error("{limit} calls are running, the most that one principal may have (limits.running_calls): wait for one to end, or cancel one")]
+    #[error(
+        "{limit} calls are running, the most that one principal may have (limits.running_calls): wait for one to end, or cancel one"
+    )]
     TooMany {
         /// The limit.
         limit: usize,
     },
     /// The key belongs to another call.
-    #[error("this call key was used for another tool or other arguments: a repeat must be the same call, a new call needs a new key")]
+    #[error(
+        "this call key was used for another tool or other arguments: a repeat must be the same call, a new call needs a new key"
+    )]
     KeyMismatch,
     /// The gateway is shutting down.
     #[error("the gateway is shutting down: the call did not run")]
@@ -242,7 +246,11 @@ impl Running {
 impl Ticket {
     fn join(running: &Arc<Running>) -> Self {
         *running.interest() += 1;
-        Self { running: running.clone(), output: running.output.subscribe(), ended: running.ended.subscribe() }
+        Self {
+            running: running.clone(),
+            output: running.output.subscribe(),
+            ended: running.ended.subscribe(),
+        }
     }
 
     /// Waits for the next news. Output that a slow asker missed is skipped.

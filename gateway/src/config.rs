@@ -265,14 +265,11 @@ impl Config {
         for (name, value) in environment {
             let Some(setting) = setting_of(&name) else { continue };
             lay_over(&mut table, setting, &value);
-            table
-                .clone()
-                .try_into::<Self>()
-                .map_err(|error| invalid(name)(error.message().to_owned()))?;
+            table.clone().try_into::<Self>().map_err(|error| invalid(name)(error.message().to_owned()))?;
         }
-        let mut config: Self = table
-            .try_into()
-            .map_err(|error: toml::de::Error| invalid(path.display().to_string())(error.message().to_owned()))?;
+        let mut config: Self = table.try_into().map_err(|error: toml::de::Error| {
+            invalid(path.display().to_string())(error.message().to_owned())
+        })?;
         if config.hands.is_empty() {
             let name = "sandbox".parse().map_err(|_| ConfigError::NoHome)?;
             config.hands.insert(name, HandConfig::Sandbox(SandboxSettings::default()));

@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hands::HandError;
-pub use instance::{Instance, InUse};
 use instance::Slot;
+pub use instance::{InUse, Instance};
 
 use crate::access::Principal;
 use crate::database::{Database, DatabaseError};

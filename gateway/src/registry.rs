@@ -178,8 +178,7 @@ impl Registry {
         file: &BTreeMap<HandName, HandConfig>,
         maker: Maker,
     ) -> Result<Self, RegistryError> {
-        let registry =
-            Self { database, maker, hands: RwLock::default(), changes: watch::Sender::new(0) };
+        let registry = Self { database, maker, hands: RwLock::default(), changes: watch::Sender::new(0) };
         for (name, config) in file {
             registry.put(name, config, Origin::File).await?;
         }
@@ -203,7 +202,8 @@ impl Registry {
 
     /// The hand of that name.
     pub fn get(&self, name: &str) -> Result<Arc<Registered>, RegistryError> {
-        let found = self.hands().iter().find(|(known, _)| known.as_str() == name).map(|(_, hand)| hand.clone());
+        let found =
+            self.hands().iter().find(|(known, _)| known.as_str() == name).map(|(_, hand)| hand.clone());
         found.ok_or_else(|| RegistryError::Unknown(name.to_owned()))
     }
 
@@ -249,7 +249,10 @@ impl Registry {
         self.database
             .write(move |connection| {
                 Box::pin(async move {
-                    sqlx::query("delete from hand where name = $1").bind(key).execute(&mut *connection).await?;
+                    sqlx::query("delete from hand where name = $1")
+                        .bind(key)
+                        .execute(&mut *connection)
+                        .await?;
                     Ok::<_, DatabaseError>(())
                 })
             })

@@ -23,9 +23,9 @@ use crate::access::token::{TokenError, Tokens};
 use crate::calls::Calls;
 use crate::config::{Config, HandConfig};
 use crate::database::{Database, DatabaseConfig, DatabaseError};
-use crate::mcp::wire::host_origin::NotAPlace;
 use crate::leases::node::{Me, Nodes};
 use crate::leases::{LeaseError, Leases};
+use crate::mcp::wire::host_origin::NotAPlace;
 use crate::registry::{Registry, RegistryError};
 use crate::session::{SessionLimits, Sessions};
 
@@ -89,7 +89,9 @@ pub enum ServeError {
     #[error(transparent)]
     Token(#[from] TokenError),
     /// The address can't be had.
-    #[error("{address} can't be listened on ({source}): stop what listens there, or choose another address with --listen")]
+    #[error(
+        "{address} can't be listened on ({source}): stop what listens there, or choose another address with --listen"
+    )]
     Listen {
         /// Which.
         address: SocketAddr,
@@ -171,7 +173,10 @@ impl Gateway {
         tracing::info!(calls = self.calls.running(), "running calls are being cancelled");
         self.hurry.cancel();
         if tokio::time::timeout(END_MAX, self.calls.drained()).await.is_err() {
-            tracing::warn!(calls = self.calls.running(), "calls did not end in time; the next start settles them");
+            tracing::warn!(
+                calls = self.calls.running(),
+                "calls did not end in time; the next start settles them"
+            );
         }
     }
 

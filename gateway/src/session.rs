@@ -198,13 +198,17 @@ impl Sessions {
     }
 
     /// The session, if there is one. Makes none.
-    pub async fn find(&self, principal: &Principal, wanted: &SessionRef) -> Result<SessionInfo, SessionError> {
+    pub async fn find(
+        &self,
+        principal: &Principal,
+        wanted: &SessionRef,
+    ) -> Result<SessionInfo, SessionError> {
         let query = match wanted {
-            SessionRef::Id(id) => sqlx::query(
-                "select * from session where principal = $1 and id = $2 and status <> 'deleting'",
-            )
-            .bind(principal.0.clone())
-            .bind(id.to_string()),
+            SessionRef::Id(id) => {
+                sqlx::query("select * from session where principal = $1 and id = $2 and status <> 'deleting'")
+                    .bind(principal.0.clone())
+                    .bind(id.to_string())
+            }
             SessionRef::Name(name) => sqlx::query(
                 "select * from session where principal = $1 and name = $2 and status <> 'deleting'",
             )
@@ -395,13 +399,12 @@ async fn insert(
     if let (0, Some(name)) = (inserted.rows_affected(), name) {
         return Err(SessionError::NameTaken(name.clone()));
     }
-    let row = sqlx::query(
-        "select count(*) as sessions from session where principal = $1 and status <> 'deleting'",
-    )
-    .bind(principal.0.clone())
-    .fetch_one(connection)
-    .await
-    .map_err(DatabaseError::from)?;
+    let row =
+        sqlx::query("select count(*) as sessions from session where principal = $1 and status <> 'deleting'")
+            .bind(principal.0.clone())
+            .fetch_one(connection)
+            .await
+            .map_err(DatabaseError::from)?;
     if count(&row, "sessions")? > limit {
         return Err(SessionError::TooManySessions { limit });
     }

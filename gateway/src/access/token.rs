@@ -76,7 +76,11 @@ impl Tokens {
     }
 
     /// Makes a token for `local:NAME` and returns it, the only time it can be seen.
-    pub async fn create(&self, name: &str, expires_at: Option<Timestamp>) -> Result<SecretString, TokenError> {
+    pub async fn create(
+        &self,
+        name: &str,
+        expires_at: Option<Timestamp>,
+    ) -> Result<SecretString, TokenError> {
         check_name(name)?;
         if let Some(at) = expires_at.filter(|at| *at <= clock::now()) {
             return Err(TokenError::Expired(at));
@@ -119,10 +123,11 @@ impl Tokens {
         if let Some(principal) = self.remembered(&digest) {
             return Ok(Some(principal));
         }
-        let row = sqlx::query("select principal, expires_at from token where digest = $1 and revoked_at is null")
-            .bind(digest.clone())
-            .fetch_optional(self.database.reader())
-            .await?;
+        let row =
+            sqlx::query("select principal, expires_at from token where digest = $1 and revoked_at is null")
+                .bind(digest.clone())
+                .fetch_optional(self.database.reader())
+                .await?;
         let Some(row) = row else { return Ok(None) };
         let principal = Principal(row.try_get("principal")?);
         let expires_at: Option<String> = row.try_get("expires_at")?;
@@ -161,13 +166,14 @@ impl Tokens {
         self.database
             .write(move |connection| {
                 Box::pin(async move {
-                    let done =
-                        sqlx::query("update token set revoked_at = $1 where name = $2 and revoked_at is null")
-                            .bind(clock::now().to_string())
-                            .bind(name.clone())
-                            .execute(&mut *connection)
-                            .await
-                            .map_err(DatabaseError::from)?;
+                    let done = sqlx::query(
+                        "update token set revoked_at = $1 where name = $2 and revoked_at is null",
+                    )
+                    .bind(clock::now().to_string())
+                    .bind(name.clone())
+                    .execute(&mut *connection)
+                    .await
+                    .map_err(DatabaseError::from)?;
                     if done.rows_affected() == 0 { Err(TokenError::Unknown(name)) } else { Ok(()) }
                 })
             })
@@ -191,7 +197,9 @@ impl Tokens {
         verified.insert(digest, (principal.clone(), expires_at, Instant::now()));
     }
 
-    fn verified(&self) -> std::sync::MutexGuard<'_, HashMap<String, (Principal, Option<Timestamp>, Instant)>> {
+    fn verified(
+        &self,
+    ) -> std::sync::MutexGuard<'_, HashMap<String, (Principal, Option<Timestamp>, Instant)>> {
         self.verified.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }

@@ -109,7 +109,8 @@ impl Shaped {
             return self.both(block);
         }
         self.shown.push(block);
-        self.logged.push(text_block(&format!("[{mime}, {} bytes, stored as this event's output]", data.len())));
+        self.logged
+            .push(text_block(&format!("[{mime}, {} bytes, stored as this event's output]", data.len())));
         self.stored = Some(data);
     }
 }

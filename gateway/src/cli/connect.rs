@@ -74,8 +74,10 @@ fn servers(url: &str, token: &SecretString) -> serde_json::Value {
 fn folder_name() -> String {
     let folder = std::env::current_dir().ok().and_then(|folder| {
         let name = folder.file_name()?.to_string_lossy().to_lowercase();
-        let plain: String =
-            name.chars().map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' }).collect();
+        let plain: String = name
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' })
+            .collect();
         let plain: String = plain.trim_start_matches(['.', '_', '-']).chars().take(64).collect();
         plain.parse::<SessionName>().ok()
     });

@@ -97,7 +97,8 @@ async fn ask(owner: &mut Owner, setting: &Setting, command: Command) -> anyhow::
         Command::Call { name, tool, arguments, session } => {
             let arguments: Value = serde_json::from_str(&arguments).context("the arguments are not JSON")?;
             let body = json!({"tool": tool, "arguments": arguments, "session": session});
-            let answer = owner.ask(Method::POST, &format!("/hands/{}/call", encoded(&name)), Some(body)).await?;
+            let answer =
+                owner.ask(Method::POST, &format!("/hands/{}/call", encoded(&name)), Some(body)).await?;
             return Ok(result(setting, &answer));
         }
     }
@@ -130,5 +131,10 @@ fn show(setting: &Setting, hand: &Value) {
 fn line(hand: &Value) {
     let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
     let tools = hand["tools"].as_array().map_or(0, Vec::len);
-    println!("{:<24} {:<10} {:<6} {tools} tools", text(&hand["name"]), text(&hand["kind"]), text(&hand["origin"]));
+    println!(
+        "{:<24} {:<10} {:<6} {tools} tools",
+        text(&hand["name"]),
+        text(&hand["kind"]),
+        text(&hand["origin"])
+    );
 }

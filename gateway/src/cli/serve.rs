@@ -30,7 +30,10 @@ pub(super) async fn run(setting: Setting, options: Options) -> anyhow::Result<()
     let base = base_url(server.address());
     println!("listening on {base}");
     println!("  data in {}", data.display());
-    println!("  add it to Claude Code with\n\n    {}\n", claude_line(&base, "default", &server.owner_token()?));
+    println!(
+        "  add it to Claude Code with\n\n    {}\n",
+        claude_line(&base, "default", &server.owner_token()?)
+    );
     println!("  other clients: manyhands connect codex|gemini|json");
     server.run(stop_on_signal()?).await?;
     Ok(())
@@ -39,8 +42,7 @@ pub(super) async fn run(setting: Setting, options: Options) -> anyhow::Result<()
 /// Fires on SIGINT or SIGTERM. A second one ends the process at once, as it does by default.
 pub(super) fn stop_on_signal() -> anyhow::Result<CancellationToken> {
     let stop = CancellationToken::new();
-    let (mut interrupt, mut terminate) =
-        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let fire = stop.clone();
     // Lives as long as the process: there is nothing to wait for.
     std::thread::spawn({

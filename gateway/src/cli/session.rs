@@ -114,7 +114,9 @@ async fn ask(owner: &mut Owner, setting: &Setting, command: Command) -> anyhow::
         }
         Command::Events(wanted) => {
             let mut path = path(&wanted.session, &wanted.whose, "/events");
-            for (name, value) in [("after", wanted.after), ("before", wanted.before), ("limit", wanted.limit.map(i64::from))] {
+            for (name, value) in
+                [("after", wanted.after), ("before", wanted.before), ("limit", wanted.limit.map(i64::from))]
+            {
                 if let Some(value) = value {
                     path.push_str(&format!("&{name}={value}"));
                 }
@@ -168,7 +170,9 @@ fn show(setting: &Setting, session: &Value) {
     match setting.output {
         Output::Json => println!("{session}"),
         Output::Text => {
-            for (name, value) in session.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
+            for (name, value) in
+                session.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null())
+            {
                 println!("{name:<12} {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned));
             }
         }
@@ -177,7 +181,14 @@ fn show(setting: &Setting, session: &Value) {
 
 fn line(session: &Value) {
     let text = |name: &str| session[name].as_str().unwrap_or("-").to_owned();
-    println!("{}  {:<24} {:<9} {:>8} events  {}", text("id"), text("name"), text("status"), session["last_seq"], text("updated_at"));
+    println!(
+        "{}  {:<24} {:<9} {:>8} events  {}",
+        text("id"),
+        text("name"),
+        text("status"),
+        session["last_seq"],
+        text("updated_at")
+    );
 }
 
 /// One event on one line, its longer parts cut.
@@ -190,5 +201,10 @@ fn event(event: &Value) {
         }
     }
     let rest: String = fields.to_string().chars().take(SHOWN).collect();
-    println!("{:>6} {} {:<20} {rest}", event["seq"], event["at"].as_str().unwrap_or_default(), event["type"].as_str().unwrap_or_default());
+    println!(
+        "{:>6} {} {:<20} {rest}",
+        event["seq"],
+        event["at"].as_str().unwrap_or_default(),
+        event["type"].as_str().unwrap_or_default()
+    );
 }

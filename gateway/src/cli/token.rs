@@ -68,7 +68,13 @@ async fn ask(owner: &mut Owner, setting: &Setting, command: Command) -> anyhow::
 fn print(token: &Value) {
     let text = |name: &str| token[name].as_str().unwrap_or("-").to_owned();
     let state = if token["revoked_at"].is_string() { "revoked" } else { "living" };
-    println!("{:<24} {:<10} created {}  expires {}", text("name"), state, text("created_at"), text("expires_at"));
+    println!(
+        "{:<24} {:<10} created {}  expires {}",
+        text("name"),
+        state,
+        text("created_at"),
+        text("expires_at")
+    );
 }
 
 /// A time, or a span from now.

@@ -47,7 +47,9 @@ pub enum DatabaseError {
         source: Arc<sqlx::Error>,
     },
     /// PostgreSQL answers, and refuses.
-    #[error("PostgreSQL at {at} refuses ({reason}): correct the database URL, or make that user and database")]
+    #[error(
+        "PostgreSQL at {at} refuses ({reason}): correct the database URL, or make that user and database"
+    )]
     Refused {
         /// Host and port, or socket.
         at: String,

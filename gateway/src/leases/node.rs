@@ -131,10 +131,11 @@ impl Nodes {
             .database
             .write(move |connection| {
                 Box::pin(async move {
-                    let done = sqlx::query("update node set beat = beat + 1 where id = $1 and status = 'alive'")
-                        .bind(id)
-                        .execute(&mut *connection)
-                        .await?;
+                    let done =
+                        sqlx::query("update node set beat = beat + 1 where id = $1 and status = 'alive'")
+                            .bind(id)
+                            .execute(&mut *connection)
+                            .await?;
                     Ok::<_, DatabaseError>(done.rows_affected())
                 })
             })
@@ -179,11 +180,13 @@ impl Nodes {
             .write(move |connection| {
                 Box::pin(async move {
                     // Not if it moved while we looked.
-                    sqlx::query("update node set status = 'dead' where id = $1 and beat = $2 and status = 'alive'")
-                        .bind(id)
-                        .bind(beat)
-                        .execute(&mut *connection)
-                        .await?;
+                    sqlx::query(
+                        "update node set status = 'dead' where id = $1 and beat = $2 and status = 'alive'",
+                    )
+                    .bind(id)
+                    .bind(beat)
+                    .execute(&mut *connection)
+                    .await?;
                     Ok::<_, DatabaseError>(())
                 })
             })

@@ -18,7 +18,8 @@ use crate::session::{At, Body, By, CallOutcome, EventId, LogError, NewEvent, Ses
 const UNKNOWN: &str = "The gateway process that ran this call is gone. The call was started, and nobody can tell \
      whether it had its effect: it was not run again. Look before you repeat it.";
 /// The outcome of a call whose process died before it.
-const NEVER_RAN: &str = "The gateway process that took this call is gone. The call did not run: you may repeat it.";
+const NEVER_RAN: &str =
+    "The gateway process that took this call is gone. The call did not run: you may repeat it.";
 
 struct Open {
     session: String,
@@ -35,7 +36,12 @@ impl Leases {
                 tracing::error!(session.id = open.session, "an open call has an id that can't be read");
                 continue;
             };
-            let event = NewEvent::of(gateway(&open.principal), &outcome(tool_use_id, open.started));
+            let how = if open.started {
+                (UNKNOWN, CallOutcome::Unknown)
+            } else {
+                (NEVER_RAN, CallOutcome::Cancelled)
+            };
+            let event = NewEvent::of(gateway(&open.principal), &outcome(tool_use_id, how));
             match self.log.append(session, At::End, &[event]).await {
                 // Settled by somebody else, or nothing can be written there any more.
                 Ok(_) | Err(LogError::Settled) => {}
@@ -60,7 +66,8 @@ impl Leases {
             }
             if lost == 0 {
                 let principal: String = column(&row, "principal")?;
-                self.write_lost(&session, &principal, hand, &id, if here { Work::Kept } else { Work::Gone }).await?;
+                self.write_lost(&session, &principal, hand, &id, if here { Work::Kept } else { Work::Gone })
+                    .await?;
             }
         }
         for (kind, instances) in ours {
@@ -161,9 +168,7 @@ impl Leases {
     }
 }
 
-fn outcome(tool_use_id: EventId, started: bool) -> Body {
-    let (text, outcome) =
-        if started { (UNKNOWN, CallOutcome::Unknown) } else { (NEVER_RAN, CallOutcome::Cancelled) };
+fn outcome(tool_use_id: EventId, (text, outcome): (&str, CallOutcome)) -> Body {
     Body::ToolResult {
         tool_use_id,
         content: vec![serde_json::json!({"type": "text", "text": text})],

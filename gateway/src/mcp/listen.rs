@@ -41,7 +41,9 @@ impl Subscriber {
     async fn updated(&self, uri: &str) -> bool {
         match self {
             Self::Modern(sink) => sink.notify_resource_updated(uri).await.is_ok(),
-            Self::Legacy(peer) => peer.notify_resource_updated(ResourceUpdatedNotificationParam::new(uri)).await.is_ok(),
+            Self::Legacy(peer) => {
+                peer.notify_resource_updated(ResourceUpdatedNotificationParam::new(uri)).await.is_ok()
+            }
         }
     }
 
@@ -124,7 +126,9 @@ impl Face {
         {
             let mut subscribed = self.subscribed.lock().unwrap_or_else(PoisonError::into_inner);
             if subscribed.len() >= RESOURCES_MAX && !subscribed.contains_key(&uri) {
-                let hint = format!("this session follows {RESOURCES_MAX} resources, the most it may: unsubscribe from one");
+                let hint = format!(
+                    "this session follows {RESOURCES_MAX} resources, the most it may: unsubscribe from one"
+                );
                 return Err(ErrorData::invalid_params(hint, None));
             }
             subscribed.insert(uri.clone(), ended.clone().drop_guard());
@@ -143,10 +147,8 @@ impl Face {
         let Ok(view) = self.view(&context.extensions) else { return };
         let ended = CancellationToken::new();
         *self.listening.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended.clone().drop_guard());
-        let wants = Wants {
-            resources: Vec::new(),
-            lists: Lists { tools: Wanted::Yes, resources: Wanted::Yes },
-        };
+        let wants =
+            Wants { resources: Vec::new(), lists: Lists { tools: Wanted::Yes, resources: Wanted::Yes } };
         self.deliver_until(&view, wants, Subscriber::Legacy(context.peer.clone()), ended);
     }
 

@@ -13,6 +13,7 @@ use rmcp::model::{
 };
 
 use super::session_tools::{ANSWER_CHARS_MAX, within};
+use super::wire::Era;
 use super::{Face, HandsInView, View, results};
 use crate::error;
 use crate::session::{Body, Listing, Seq, SessionError, SessionInfo, SessionRef, Slice};
@@ -42,7 +43,7 @@ pub(super) enum Part {
 }
 
 /// The templates, in one page.
-pub(super) fn templates(view: &View, modern: bool) -> ListResourceTemplatesResult {
+pub(super) fn templates(view: &View, era: Era) -> ListResourceTemplatesResult {
     let template = |uri: &str, name: &str, about: &str| {
         ResourceTemplate::new(uri, name).with_description(about).with_mime_type(JSON)
     };
@@ -64,7 +65,7 @@ pub(super) fn templates(view: &View, modern: bool) -> ListResourceTemplatesResul
         ],
     };
     let mut list = ListResourceTemplatesResult::with_all_items(all);
-    list.meta = results::meta(modern);
+    list.meta = results::meta(era);
     list.ttl_ms = Some(results::TTL_MS);
     list.cache_scope = Some(results::SCOPE);
     list
@@ -75,7 +76,7 @@ impl Face {
         &self,
         view: &View,
         request: Option<PaginatedRequestParams>,
-        modern: bool,
+        era: Era,
     ) -> Result<ListResourcesResult, ErrorData> {
         let after = match request.and_then(|request| request.cursor) {
             None => None,
@@ -93,7 +94,7 @@ impl Face {
         let resources = sessions.iter().flat_map(listed).collect();
         let mut list = ListResourcesResult::with_all_items(resources);
         list.next_cursor = next;
-        list.meta = results::meta(modern);
+        list.meta = results::meta(era);
         list.ttl_ms = Some(results::TTL_MS);
         list.cache_scope = Some(results::SCOPE);
         Ok(list)
@@ -103,7 +104,7 @@ impl Face {
         &self,
         view: &View,
         uri: &str,
-        modern: bool,
+        era: Era,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let missing = || results::no_resource(uri);
         if view.hands != HandsInView::All {
@@ -122,10 +123,12 @@ impl Face {
                 json(uri, &within(&page.map_err(|error| error::rpc(&error))?, &slice))
             }
             Part::Event(seq) => self.event(uri, &info, seq).await?.ok_or_else(missing)?,
-            Part::Output { seq, offset } => self.output(uri, &info, seq, offset).await?.ok_or_else(missing)?,
+            Part::Output { seq, offset } => {
+                self.output(uri, &info, seq, offset).await?.ok_or_else(missing)?
+            }
         };
         let mut result = ReadResourceResult::new(vec![contents]);
-        result.meta = results::meta(modern);
+        result.meta = results::meta(era);
         result.ttl_ms = Some(results::TTL_MS);
         result.cache_scope = Some(results::SCOPE);
         Ok(result.into())
@@ -150,10 +153,12 @@ impl Face {
     ) -> Result<Option<ResourceContents>, ErrorData> {
         let sessions = &self.gateway.sessions;
         let event = sessions.event(info, seq).await.map_err(|error| error::rpc(&error))?;
-        let Some(Body::ToolResult { output: Some(output), .. }) = event.and_then(|event| event.known()) else {
+        let Some(Body::ToolResult { output: Some(output), .. }) = event.and_then(|event| event.known())
+        else {
             return Ok(None);
         };
-        let read = sessions.outputs().read(info.id, &output, offset..offset.saturating_add(OUTPUT_BYTES_MAX)).await;
+        let read =
+            sessions.outputs().read(info.id, &output, offset..offset.saturating_add(OUTPUT_BYTES_MAX)).await;
         let bytes = read.map_err(|error| error::rpc(&error))?;
         let end = offset + bytes.len() as u64;
         let more = (end < output.bytes)
@@ -251,7 +256,12 @@ mod tests {
     fn only_exact_uris_mean_something() {
         let demo = || "demo".parse::<SessionRef>().unwrap();
         assert_eq!(parse("session://demo"), Some(Target { session: demo(), part: Part::State }));
-        let slice = Slice { after: Some(Seq(3)), limit: Some(2), types: vec!["a.b".into(), "c.d".into()], before: None };
+        let slice = Slice {
+            after: Some(Seq(3)),
+            limit: Some(2),
+            types: vec!["a.b".into(), "c.d".into()],
+            before: None,
+        };
         assert_eq!(
             parse("session://demo/events?after=3&limit=2&type=a.b&type=c.d"),
             Some(Target { session: demo(), part: Part::Events(slice) })
@@ -261,11 +271,24 @@ mod tests {
             Some(Target { session: demo(), part: Part::Output { seq: Seq(7), offset: 10 } })
         );
         for bad in [
-            "", "session:", "session://", "session://../x", "session://%2e%2e/events", "session://demo/",
-            "session://demo/events/", "session://demo/events/0", "session://demo/events/-1",
-            "session://demo/events/1/2", "session://demo/../other/events", "session://DEMO",
-            "session://demo/events?after=1&after=2", "session://demo/events?x=1", "session://demo?x=1",
-            "file:///etc/passwd", "session://demo/outputs/1?offset=-1", "session://demo#events",
+            "",
+            "session:",
+            "session://",
+            "session://../x",
+            "session://%2e%2e/events",
+            "session://demo/",
+            "session://demo/events/",
+            "session://demo/events/0",
+            "session://demo/events/-1",
+            "session://demo/events/1/2",
+            "session://demo/../other/events",
+            "session://DEMO",
+            "session://demo/events?after=1&after=2",
+            "session://demo/events?x=1",
+            "session://demo?x=1",
+            "file:///etc/passwd",
+            "session://demo/outputs/1?offset=-1",
+            "session://demo#events",
         ] {
             assert_eq!(parse(bad), None, "{bad}");
         }

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use super::{Face, View, is_modern, results};
+use super::{Face, View, era_of, results};
 use crate::error::{self, Faced};
 use crate::session::{
     At, Listing, NewEvent, Page, Seq, SessionError, SessionId, SessionInfo, SessionName, SessionRef, Slice,
@@ -96,30 +96,66 @@ pub(super) fn list() -> Vec<Tool> {
     let session = json!({"type": "string", "description": "A session's name or id. Default: the one of this endpoint."});
     let none = json!({});
     vec![
-        tool("session_create", "Creates a session, or finds the one of that name. Answers its id and URI.", Reads::No,
-            &json!({"name": {"type": "string", "description": "[a-z0-9][a-z0-9._-]{0,63}. Without one the session has only its id."}}), &[]),
-        tool("session_list", "Lists your sessions, newest first, 100 at a time.", Reads::Only,
-            &json!({"after": {"type": "string", "description": "`next` of the page before."}}), &[]),
-        tool("session_get", "The state of a session: name, status, last event, live hands.", Reads::Only,
-            &json!({"session": session}), &[]),
-        tool("session_events", "Rereads what happened in a session: a slice of its log, ascending. `after` alone: the first `limit` events behind it; `before` alone: the last `limit` ahead of it; neither: the last `limit`. `has_more` and `next` say how to go on.", Reads::Only,
+        tool(
+            "session_create",
+            "Creates a session, or finds the one of that name. Answers its id and URI.",
+            Reads::No,
+            &json!({"name": {"type": "string", "description": "[a-z0-9][a-z0-9._-]{0,63}. Without one the session has only its id."}}),
+            &[],
+        ),
+        tool(
+            "session_list",
+            "Lists your sessions, newest first, 100 at a time.",
+            Reads::Only,
+            &json!({"after": {"type": "string", "description": "`next` of the page before."}}),
+            &[],
+        ),
+        tool(
+            "session_get",
+            "The state of a session: name, status, last event, live hands.",
+            Reads::Only,
+            &json!({"session": session}),
+            &[],
+        ),
+        tool(
+            "session_events",
+            "Rereads what happened in a session: a slice of its log, ascending. `after` alone: the first `limit` events behind it; `before` alone: the last `limit` ahead of it; neither: the last `limit`. `has_more` and `next` say how to go on.",
+            Reads::Only,
             &json!({
                 "session": session,
                 "after": {"type": "integer", "minimum": 0, "description": "Only events behind this seq."},
                 "before": {"type": "integer", "minimum": 0, "description": "Only events ahead of this seq."},
                 "limit": {"type": "integer", "minimum": 1, "maximum": 1000, "description": "At most so many. Default 100."},
                 "type": {"type": "array", "items": {"type": "string"}, "description": "Only these types, such as agent.tool_result."},
-            }), &[]),
-        tool("session_emit", "Writes an event into a session's log: user.message, user.interrupt or agent.message (with content), or a type of your own with a dot in it, such as note.plan (with data).", Reads::No,
+            }),
+            &[],
+        ),
+        tool(
+            "session_emit",
+            "Writes an event into a session's log: user.message, user.interrupt or agent.message (with content), or a type of your own with a dot in it, such as note.plan (with data).",
+            Reads::No,
             &json!({
                 "session": session,
                 "type": {"type": "string"},
                 "content": {"description": "For messages: a text, or content blocks."},
                 "data": {"type": "object", "description": "For types of your own: their fields."},
-            }), &["type"]),
-        tool("hand_list", "The hands you can use, their tools, and which are alive in this session.", Reads::Only, &none, &[]),
-        tool("hand_release", "Ends the live instance of a hand in a session: its processes end, /workspace stays. The next call gets a fresh one.", Reads::No,
-            &json!({"hand": {"type": "string", "description": "The hand's name, such as sandbox."}, "session": session}), &["hand"]),
+            }),
+            &["type"],
+        ),
+        tool(
+            "hand_list",
+            "The hands you can use, their tools, and which are alive in this session.",
+            Reads::Only,
+            &none,
+            &[],
+        ),
+        tool(
+            "hand_release",
+            "Ends the live instance of a hand in a session: its processes end, /workspace stays. The next call gets a fresh one.",
+            Reads::No,
+            &json!({"hand": {"type": "string", "description": "The hand's name, such as sandbox."}, "session": session}),
+            &["hand"],
+        ),
     ]
 }
 
@@ -130,7 +166,13 @@ enum Reads {
     No,
 }
 
-fn tool(name: &'static str, description: &'static str, reads: Reads, properties: &Value, required: &[&str]) -> Tool {
+fn tool(
+    name: &'static str,
+    description: &'static str,
+    reads: Reads,
+    properties: &Value,
+    required: &[&str],
+) -> Tool {
     let schema = json!({
         "type": "object", "properties": properties, "required": required, "additionalProperties": false,
     });
@@ -155,7 +197,7 @@ impl Face {
         arguments: Map<String, Value>,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, ErrorData> {
-        let modern = is_modern(context);
+        let era = era_of(context);
         let answered = match name {
             "session_create" => self.create(view, decode(name, arguments)?, context).await,
             "session_list" => self.list(view, decode(name, arguments)?).await,
@@ -169,8 +211,8 @@ impl Face {
             _ => self.release(view, decode(name, arguments)?).await,
         };
         Ok(match answered {
-            Ok((value, session)) => results::answer(value, session, modern),
-            Err(sentence) => results::refusal(sentence, modern),
+            Ok((value, session)) => results::answer(value, session, era),
+            Err(sentence) => results::refusal(sentence, era),
         })
     }
 
@@ -192,7 +234,11 @@ impl Face {
     }
 
     async fn list(&self, view: &View, wanted: List) -> Result<Answered, String> {
-        let after = wanted.after.map(|id| id.parse()).transpose().map_err(|_| "`after` must be `next` of an earlier answer")?;
+        let after = wanted
+            .after
+            .map(|id| id.parse())
+            .transpose()
+            .map_err(|_| "`after` must be `next` of an earlier answer")?;
         let listing = Listing { before: after, limit: Some(LISTED_MAX), status: None };
         let (page, more) = self.gateway.sessions.list(&view.principal, &listing).await.map_err(said)?;
         let next = page.last().filter(|_| more).map(|info| info.id.to_string());
@@ -223,7 +269,7 @@ impl Face {
         wanted: Emit,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, ErrorData> {
-        let modern = is_modern(context);
+        let era = era_of(context);
         let fields = check_emitted(&wanted.r#type, wanted.content, wanted.data)
             .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
         let by = Self::by(view, context);
@@ -233,11 +279,14 @@ impl Face {
             let event = NewEvent::emitted(by, fields);
             let id = event.id;
             let seq = self.gateway.sessions.append(&info, At::End, &[event]).await.map_err(said)?;
-            Ok::<_, String>((json!({"id": id.to_string(), "seq": seq.0, "session": info.id.to_string()}), info.id))
+            Ok::<_, String>((
+                json!({"id": id.to_string(), "seq": seq.0, "session": info.id.to_string()}),
+                info.id,
+            ))
         };
         Ok(match written.await {
-            Ok((value, id)) => results::answer(value, Some(id), modern),
-            Err(sentence) => results::refusal(sentence, modern),
+            Ok((value, id)) => results::answer(value, Some(id), era),
+            Err(sentence) => results::refusal(sentence, era),
         })
     }
 
@@ -277,7 +326,9 @@ impl Face {
     async fn session_of(&self, view: &View, session: Option<String>) -> Result<SessionInfo, String> {
         let wanted = self.named(view, session)?;
         match self.gateway.sessions.find(&view.principal, &wanted).await {
-            Err(SessionError::NoSession) => Err(format!("there is no session {wanted}: it begins with its first call or event, and session_list shows yours")),
+            Err(SessionError::NoSession) => Err(format!(
+                "there is no session {wanted}: it begins with its first call or event, and session_list shows yours"
+            )),
             found => found.map_err(said),
         }
     }
@@ -336,6 +387,10 @@ pub(super) fn within(page: &Page, slice: &Slice) -> Value {
 
 /// An event too large for an answer, without what makes it large.
 fn shortened(event: &Value) -> Value {
-    let hint = format!("this event is too large to show here: read session://{}/events/{}", event["session"].as_str().unwrap_or_default(), event["seq"]);
+    let hint = format!(
+        "this event is too large to show here: read session://{}/events/{}",
+        event["session"].as_str().unwrap_or_default(),
+        event["seq"]
+    );
     json!({"id": event["id"], "seq": event["seq"], "session": event["session"], "at": event["at"], "by": event["by"], "type": event["type"], "too_large": hint})
 }

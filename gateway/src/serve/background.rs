@@ -24,9 +24,14 @@ const SWEEP_OLDER: SignedDuration = SignedDuration::from_hours(24);
 pub(super) fn start(gateway: &Arc<Gateway>) {
     let (closing, gone) = (&gateway.closing, &gateway.gone);
     // Signs of life go on while calls drain, or another process would settle them.
-    gateway.tasks.spawn(every(gateway.clone(), gateway.config.nodes.heartbeat(), gone.clone(), |gateway| async move {
-        live(&gateway).await;
-    }));
+    gateway.tasks.spawn(every(
+        gateway.clone(),
+        gateway.config.nodes.heartbeat(),
+        gone.clone(),
+        |gateway| async move {
+            live(&gateway).await;
+        },
+    ));
     gateway.tasks.spawn(every(gateway.clone(), IDLE_EVERY, closing.clone(), |gateway| async move {
         gateway.leases.release_idle().await;
     }));
@@ -57,7 +62,9 @@ async fn live(gateway: &Gateway) {
     match gateway.nodes.beat().await {
         Ok(Beat::Counted) => {}
         Ok(Beat::TakenOver) => {
-            tracing::error!("this process was silent for so long that it was counted dead: it lets go of everything and goes on under a new name");
+            tracing::error!(
+                "this process was silent for so long that it was counted dead: it lets go of everything and goes on under a new name"
+            );
             gateway.leases.abandon().await;
             gateway.sessions.log().rename(gateway.nodes.me().0);
             if let Err(error) = gateway.nodes.rejoin().await {

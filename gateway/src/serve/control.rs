@@ -53,8 +53,13 @@ impl axum::serve::Listener for OwnerOnly {
             let ours = rustix::process::geteuid().as_raw();
             match stream.peer_cred() {
                 Ok(peer) if peer.uid() == ours || peer.uid() == 0 => return (stream, address),
-                Ok(peer) => tracing::warn!(peer.uid = peer.uid(), "another user was turned away from the owner's socket"),
-                Err(error) => tracing::warn!(error = %error, "a caller of the owner's socket could not be identified"),
+                Ok(peer) => tracing::warn!(
+                    peer.uid = peer.uid(),
+                    "another user was turned away from the owner's socket"
+                ),
+                Err(error) => {
+                    tracing::warn!(error = %error, "a caller of the owner's socket could not be identified")
+                }
             }
         }
     }

@@ -44,9 +44,7 @@ pub(super) async fn serve(
     let listener = listener.tap_io(|stream| {
         let _ = stream.set_nodelay(true);
     });
-    axum::serve(listener, router)
-        .with_graceful_shutdown(closing.cancelled_owned())
-        .await
+    axum::serve(listener, router).with_graceful_shutdown(closing.cancelled_owned()).await
 }
 
 pub(super) fn router(gateway: Arc<Gateway>, auth: Auth, address: SocketAddr) -> Result<Router, NotAPlace> {
@@ -116,7 +114,9 @@ async fn whole(State(faces): State<Faces>, request: Request) -> Response {
 /// `/mcp/sessions/{name-or-id}`: everything, bound to one session.
 async fn one_session(State(faces): State<Faces>, Path(session): Path<String>, request: Request) -> Response {
     match session_header(request.headers()) {
-        Ok(Some(named)) if named != session => bad_request("the header Manyhands-Session names another session than the URL"),
+        Ok(Some(named)) if named != session => {
+            bad_request("the header Manyhands-Session names another session than the URL")
+        }
         Ok(_) => faces.mcp(request, &session, HandsInView::All).await,
         Err(refusal) => refusal,
     }

@@ -38,7 +38,9 @@ pub enum OwnError {
         pid: String,
     },
     /// A file in it can't be used.
-    #[error("{path} can't be used ({source}): make it writable for this user, or choose another directory with --data")]
+    #[error(
+        "{path} can't be used ({source}): make it writable for this user, or choose another directory with --data"
+    )]
     Unusable {
         /// Which.
         path: PathBuf,
@@ -46,10 +48,14 @@ pub enum OwnError {
         source: std::io::Error,
     },
     /// The token file can be read by others.
-    #[error("{0} can be read by others: run `chmod 600` on it, and revoke the token if somebody may have seen it")]
+    #[error(
+        "{0} can be read by others: run `chmod 600` on it, and revoke the token if somebody may have seen it"
+    )]
     Exposed(PathBuf),
     /// The socket's path is too long.
-    #[error("{0} is too long for a socket (the most is {SOCKET_PATH_MAX} bytes): choose a shorter directory with --data")]
+    #[error(
+        "{0} is too long for a socket (the most is {SOCKET_PATH_MAX} bytes): choose a shorter directory with --data"
+    )]
     LongPath(PathBuf),
 }
 

@@ -44,12 +44,10 @@ impl Sessions {
              order by session, tool_use_id",
             places.join(", ")
         );
-        let query = nodes.iter().fold(sqlx::query(AssertSqlSafe(text)), |query, node| query.bind(node.clone()));
-        let rows = query
-            .persistent(false)
-            .fetch_all(self.database.reader())
-            .await
-            .map_err(DatabaseError::from)?;
+        let query =
+            nodes.iter().fold(sqlx::query(AssertSqlSafe(text)), |query, node| query.bind(node.clone()));
+        let rows =
+            query.persistent(false).fetch_all(self.database.reader()).await.map_err(DatabaseError::from)?;
         let open = rows.iter().map(|row| {
             Ok(OpenCall {
                 session: parsed(row, "session")?,

@@ -114,15 +114,30 @@ mod tests {
             assert!(check_emitted(open, text(), None).is_ok(), "{open}");
         }
         assert!(check_emitted("note.plan", None, Some(Map::new())).is_ok());
-        for reserved in ["agent.tool_result", "user.tool_confirmation", "session.created", "hand.lost", "span.x", "vault.opened", "user.x"] {
+        for reserved in [
+            "agent.tool_result",
+            "user.tool_confirmation",
+            "session.created",
+            "hand.lost",
+            "span.x",
+            "vault.opened",
+            "user.x",
+        ] {
             assert_eq!(check_emitted(reserved, text(), None), Err(EmitError::Reserved(reserved.into())));
         }
-        for bad in ["", "note", ".plan", "note.", "note..plan", "note plan.x", "nöte.plan", &"a.".repeat(99)] {
+        for bad in ["", "note", ".plan", "note.", "note..plan", "note plan.x", "nöte.plan", &"a.".repeat(99)]
+        {
             assert!(matches!(check_emitted(bad, None, None), Err(EmitError::BadType(_))), "{bad}");
         }
         let own = json!({"seq": 7});
-        assert_eq!(check_emitted("note.x", None, own.as_object().cloned()), Err(EmitError::OwnField("seq".into())));
-        assert_eq!(check_emitted("user.message", None, None), Err(EmitError::NoContent("user.message".into())));
+        assert_eq!(
+            check_emitted("note.x", None, own.as_object().cloned()),
+            Err(EmitError::OwnField("seq".into()))
+        );
+        assert_eq!(
+            check_emitted("user.message", None, None),
+            Err(EmitError::NoContent("user.message".into()))
+        );
         assert_eq!(check_emitted("user.message", Some(json!(7)), None), Err(EmitError::BadContent));
     }
 }

@@ -205,13 +205,14 @@ impl OutputWriter {
         self.database
             .write(move |connection| {
                 Box::pin(async move {
-                    let counted =
-                        sqlx::query("update session set bytes = bytes + $2 where id = $1 and status = 'active'")
-                            .bind(session.clone())
-                            .bind(i64::try_from(chunk.len()).unwrap_or(i64::MAX))
-                            .execute(&mut *connection)
-                            .await
-                            .map_err(DatabaseError::from)?;
+                    let counted = sqlx::query(
+                        "update session set bytes = bytes + $2 where id = $1 and status = 'active'",
+                    )
+                    .bind(session.clone())
+                    .bind(i64::try_from(chunk.len()).unwrap_or(i64::MAX))
+                    .execute(&mut *connection)
+                    .await
+                    .map_err(DatabaseError::from)?;
                     if counted.rows_affected() == 0 {
                         return Err(OutputError::NoSession);
                     }

@@ -36,9 +36,16 @@ pub(super) struct NewRow {
 pub(super) enum CallChange {
     None,
     /// Asked for through MCP: this node is to run it.
-    Asked { call: String },
-    Started { call: String, node: String },
-    Ended { call: String },
+    Asked {
+        call: String,
+    },
+    Started {
+        call: String,
+        node: String,
+    },
+    Ended {
+        call: String,
+    },
 }
 
 impl NewRow {
@@ -68,7 +75,10 @@ impl NewRow {
             tool_use_id,
             call_key,
             resend_key,
-            output_id: event.fields.get("output").and_then(|output| Some(output.get("id")?.as_str()?.to_owned())),
+            output_id: event
+                .fields
+                .get("output")
+                .and_then(|output| Some(output.get("id")?.as_str()?.to_owned())),
             size: i64::try_from(body.len() + by.len() + ENVELOPE_BYTES).unwrap_or(i64::MAX),
             by,
             body,

@@ -148,7 +148,11 @@ impl SqlLog {
     ///
     /// Ends with the first error, such as [`LogError::NoSession`] once the session is deleted. A slow reader
     /// costs no memory: what it has not read is in the log.
-    pub fn follow(&self, id: SessionId, after: Seq) -> impl Stream<Item = Result<Event, LogError>> + Send + use<> {
+    pub fn follow(
+        &self,
+        id: SessionId,
+        after: Seq,
+    ) -> impl Stream<Item = Result<Event, LogError>> + Send + use<> {
         let mut subscription = self.database.signals().subscribe();
         // Before the first read, so that an append after it is not missed.
         subscription.add(&topic(id));

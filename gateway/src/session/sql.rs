@@ -192,7 +192,9 @@ impl Batch {
             Ok(Some("active")) => LogError::Conflict,
             Ok(Some("archived")) => LogError::Archived,
             Ok(_) => LogError::NoSession,
-            Err(_) => status.map_err(DatabaseError::from).map_or_else(LogError::from, |_| LogError::NoSession),
+            Err(_) => {
+                status.map_err(DatabaseError::from).map_or_else(LogError::from, |_| LogError::NoSession)
+            }
         }
     }
 
@@ -266,9 +268,10 @@ fn open_calls<'a>(rows: &'a [NewRow], node: &'a str) -> BTreeMap<&'a str, Option
 }
 
 fn insert_text(rows: usize) -> String {
-    let mut text = "insert into event (session, at, seq, id, type, tool_use_id, call_key, resend_key, output_id, \
+    let mut text =
+        "insert into event (session, at, seq, id, type, tool_use_id, call_key, resend_key, output_id, \
                     size, by, body) values "
-        .to_owned();
+            .to_owned();
     for row in 0..rows {
         text.push_str(if row == 0 { "($1, $2" } else { ", ($1, $2" });
         for place in 0..10 {

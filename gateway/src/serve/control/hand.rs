@@ -68,7 +68,8 @@ async fn call(
 ) -> Result<Json<Value>, Refusal> {
     let hand = gateway.registry.get(&hand)?;
     let tool = hand.tools.iter().find(|tool| tool.name == called.tool).cloned();
-    let tool = tool.ok_or_else(|| Refusal::missing(format!("the hand {} has no tool {:?}", hand.name, called.tool)))?;
+    let tool = tool
+        .ok_or_else(|| Refusal::missing(format!("the hand {} has no tool {:?}", hand.name, called.tool)))?;
     let principal = Principal::owner();
     let by = By { principal: principal.to_string(), client: None, via: Via::Cli };
     let session = gateway.sessions.open(&principal, &called.session.parse()?, &by).await?.id;

@@ -16,7 +16,9 @@ use super::Refusal;
 use crate::access::Principal;
 use crate::error;
 use crate::serve::Gateway;
-use crate::session::{By, LIST_MAX, Listing, Seq, SessionError, SessionInfo, SessionName, SessionRef, Slice, Via};
+use crate::session::{
+    By, LIST_MAX, Listing, Seq, SessionError, SessionInfo, SessionName, SessionRef, Slice, Via,
+};
 
 pub(super) fn router() -> Router<Arc<Gateway>> {
     Router::new()
@@ -55,7 +57,10 @@ struct Which {
     follow: bool,
 }
 
-async fn list(State(gateway): State<Arc<Gateway>>, Query(whose): Query<Whose>) -> Result<Json<Value>, Refusal> {
+async fn list(
+    State(gateway): State<Arc<Gateway>>,
+    Query(whose): Query<Whose>,
+) -> Result<Json<Value>, Refusal> {
     let (principal, mut shown) = (whose.principal(), Vec::new());
     let mut listing = Listing { limit: Some(LIST_MAX), ..Listing::default() };
     loop {
@@ -102,13 +107,14 @@ async fn events(
         return Ok(Json(gateway.sessions.slice(&info, slice).await?.to_json()).into_response());
     }
     let closing = gateway.closing.clone().cancelled_owned();
-    let lines = gateway.sessions.follow(&info, Seq(which.after.unwrap_or(0))).take_until(closing).map(|event| {
-        let line = match event {
-            Ok(event) => event.to_json(),
-            Err(error) => json!({"error": error::say(&error)}),
-        };
-        Ok::<_, Infallible>(format!("{line}\n"))
-    });
+    let lines =
+        gateway.sessions.follow(&info, Seq(which.after.unwrap_or(0))).take_until(closing).map(|event| {
+            let line = match event {
+                Ok(event) => event.to_json(),
+                Err(error) => json!({"error": error::say(&error)}),
+            };
+            Ok::<_, Infallible>(format!("{line}\n"))
+        });
     Ok(Body::from_stream(lines).into_response())
 }
 
@@ -140,9 +146,9 @@ async fn delete(
 async fn find(gateway: &Gateway, session: &str, principal: Principal) -> Result<SessionInfo, Refusal> {
     let wanted: SessionRef = session.parse()?;
     match gateway.sessions.find(&principal, &wanted).await {
-        Err(SessionError::NoSession) => {
-            Err(Refusal::missing(format!("there is no session {wanted}: `manyhands session list` shows them")))
-        }
+        Err(SessionError::NoSession) => Err(Refusal::missing(format!(
+            "there is no session {wanted}: `manyhands session list` shows them"
+        ))),
         found => Ok(found?),
     }
 }
