@@ -144,7 +144,13 @@ impl Sandbox {
     /// A hand that has made nothing yet.
     pub fn new(config: SandboxConfig) -> Self {
         let posix = Posix::new(surroundings(&config));
-        Self { config, hierarchies: Hierarchies::find(), posix, instances: Mutex::default(), tasks: TaskTracker::new() }
+        Self {
+            config,
+            hierarchies: Hierarchies::find(),
+            posix,
+            instances: Mutex::default(),
+            tasks: TaskTracker::new(),
+        }
     }
 
     /// Ends every instance and waits until nothing of them runs.

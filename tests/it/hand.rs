@@ -47,10 +47,12 @@ async fn an_instance_is_made_once_however_many_ask_for_it() {
     for hand in every_kind() {
         let (_folder, lease) = fresh();
         assert!(!lease.work.exists(), "provisioned before it was asked for");
-        let first: Vec<_> = (0..10).map(|_| {
-            let (hand, lease) = (Arc::clone(&hand), lease.clone());
-            async move { hand.provision(&lease).await.unwrap() }
-        }).collect();
+        let first: Vec<_> = (0..10)
+            .map(|_| {
+                let (hand, lease) = (Arc::clone(&hand), lease.clone());
+                async move { hand.provision(&lease).await.unwrap() }
+            })
+            .collect();
         let handles = futures_util::future::join_all(first).await;
         assert!(handles.iter().all(|handle| handle.instance == lease.instance));
         assert_eq!(processes_of(&lease.instance).len(), 2, "bwrap and PID 1, of one sandbox");
@@ -65,7 +67,8 @@ async fn a_call_succeeds_fails_and_keeps_files_only() {
         let handle = hand.provision(&lease).await.unwrap();
         let hand = &*hand;
         assert_eq!(bash(hand, &handle, "echo $((6*7))").await, (Ending::Ok, "42\n".into()));
-        let (ending, text) = bash(hand, &handle, "echo before; x=1; cd /tmp; echo kept > /workspace/file; exit 3").await;
+        let (ending, text) =
+            bash(hand, &handle, "echo before; x=1; cd /tmp; echo kept > /workspace/file; exit 3").await;
         assert_eq!((ending, text.as_str()), (Ending::Error, "before\n[exit code 3]"));
         assert_eq!(bash(hand, &handle, "echo ${x:-no} $PWD $(cat file)").await.1, "no /workspace kept\n");
         let unknown = hand.execute(&handle, &call("nonesuch", json!({})), context()).await;
@@ -111,7 +114,8 @@ async fn a_cancelled_call_takes_everything_with_it_and_nothing_else() {
     for hand in every_kind() {
         let (_folder, lease) = fresh();
         let handle = hand.provision(&lease).await.unwrap();
-        bash(&*hand, &handle, "nohup sh -c 'while :; do echo x >> other; sleep 0.05; done' > /dev/null &").await;
+        bash(&*hand, &handle, "nohup sh -c 'while :; do echo x >> other; sleep 0.05; done' > /dev/null &")
+            .await;
         let news = Arc::new(News::default());
         let context = CallContext { cancel: CancellationToken::new(), progress: Arc::clone(&news) as _ };
         let cancel = context.cancel.clone();
@@ -148,7 +152,11 @@ async fn a_call_that_takes_too_long_ends_even_if_it_ignores_every_signal() {
         let start = Instant::now();
         let outcome = seen(hand.execute(&handle, &call, context()).await.unwrap());
         assert_eq!(outcome.ending, Ending::Timeout);
-        assert!(outcome.text.ends_with("[timed out after 1 s; everything it started was ended]"), "{}", outcome.text);
+        assert!(
+            outcome.text.ends_with("[timed out after 1 s; everything it started was ended]"),
+            "{}",
+            outcome.text
+        );
         assert!(start.elapsed() < Duration::from_secs(11));
         assert_eq!(bash(&*hand, &handle, "echo still here").await.1, "still here\n");
         hand.release(handle).await.unwrap();

@@ -11,8 +11,14 @@ async fn smoke() {
     let by = By { principal: p.0.clone(), client: None, via: Via::Mcp };
     let i = s.open(&p, &"demo".parse().unwrap(), &by).await.unwrap();
     let e = NewEvent::of(by.clone(), &Body::UserMessage { content: "hi".into() });
-    println!("{:?}", s.append(&i, At::End, &[e.clone(), NewEvent { id: EventId::new(), ..e }]).await.unwrap());
-    println!("{}", serde_json::to_string_pretty(&s.slice(&i, Slice::default()).await.unwrap().to_json()).unwrap());
+    println!(
+        "{:?}",
+        s.append(&i, At::End, &[e.clone(), NewEvent { id: EventId::new(), ..e }]).await.unwrap()
+    );
+    println!(
+        "{}",
+        serde_json::to_string_pretty(&s.slice(&i, Slice::default()).await.unwrap().to_json()).unwrap()
+    );
     println!("{:?}", s.list(&p, &Listing::default()).await.unwrap());
     s.archive(&i, &by).await.unwrap();
     s.delete(&i).await.unwrap();

@@ -25,7 +25,10 @@ async fn nothing_of_this_machine_shows_but_its_programs() {
         ("whoami; hostname; id -u", "hand sandbox 1000"),
         ("touch /usr/x /etc/x /x /dev/x /var/x /run/x 2>&1 | grep -c 'Read-only file system'", "6"),
         ("env | grep -cE 'CARGO|NEXTEST|TOKEN'", "0"),
-        ("ls /dev | tr '\\n' ' '", "console core fd full null ptmx pts random shm stderr stdin stdout tty urandom zero"),
+        (
+            "ls /dev | tr '\\n' ' '",
+            "console core fd full null ptmx pts random shm stderr stdin stdout tty urandom zero",
+        ),
     ] {
         let text = rig.bash(command).await.text;
         let text = text.split("\n[exit").next().unwrap_or_default();
@@ -35,7 +38,11 @@ async fn nothing_of_this_machine_shows_but_its_programs() {
         for more in ["lib32 ", "libx32 "] {
             seen = seen.replace(more, "");
         }
-        assert_eq!(seen.replace("console ", ""), expected.replace("  ", " ").replace("console ", ""), "{command}");
+        assert_eq!(
+            seen.replace("console ", ""),
+            expected.replace("  ", " ").replace("console ", ""),
+            "{command}"
+        );
     }
     let leaked = rig.bash(&format!("cat {}", secret.display())).await;
     assert!(leaked.text.contains("No such file"), "{}", leaked.text);
@@ -47,7 +54,10 @@ async fn there_is_no_network_no_privilege_and_no_new_namespace() {
     for (command, expected) in [
         ("tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '", "lo"),
         ("cat /proc/net/route | wc -l; cat /proc/net/ipv6_route | grep -vc ' lo$'", "1 0"),
-        ("(exec 3<>/dev/tcp/192.0.2.1/80) 2>&1 | grep -o 'Network is unreachable' | sort -u", "Network is unreachable"),
+        (
+            "(exec 3<>/dev/tcp/192.0.2.1/80) 2>&1 | grep -o 'Network is unreachable' | sort -u",
+            "Network is unreachable",
+        ),
         ("grep -E 'Cap(Inh|Prm|Eff|Bnd|Amb)' /proc/self/status | grep -vc 0000000000000000", "0"),
         ("grep -E 'NoNewPrivs|Seccomp:' /proc/self/status | tr -d '\\t'", "NoNewPrivs:1 Seccomp:2"),
         ("unshare --user true 2>&1 | grep -o 'Operation not permitted'", "Operation not permitted"),
@@ -69,9 +79,10 @@ async fn there_is_no_network_no_privilege_and_no_new_namespace() {
 #[tokio::test]
 async fn every_denied_system_call_is_denied() {
     let rig = Rig::new();
-    let unconditional = seccomp::DENIED.iter().chain(seccomp::DENIED_HERE).map(|(name, number)| {
-        ((*name).to_owned(), format!("{number}, 0, 0, 0, 0, 0, 0"))
-    });
+    let unconditional = seccomp::DENIED
+        .iter()
+        .chain(seccomp::DENIED_HERE)
+        .map(|(name, number)| ((*name).to_owned(), format!("{number}, 0, 0, 0, 0, 0, 0")));
     let flag = |name: &str, flag: u64| {
         // With CLONE_VM, without CLONE_SIGHAND and with CLONE_THREAD: invalid, so it never makes a process.
         (format!("SYS_clone {name}"), format!("{}, {}, 0, 0, 0, 0", libc_clone(), flag | 0x0001_0000))
@@ -90,7 +101,9 @@ async fn every_denied_system_call_is_denied() {
     let cases: Vec<(String, String)> = unconditional.chain(clones).chain(others).collect();
     let mut script = String::new();
     for (name, arguments) in &cases {
-        script.push_str(&format!("$r = syscall({arguments}); printf(\"%s: %s\\n\", '{name}', $r == -1 ? $!+0 : 'done');\n"));
+        script.push_str(&format!(
+            "$r = syscall({arguments}); printf(\"%s: %s\\n\", '{name}', $r == -1 ? $!+0 : 'done');\n"
+        ));
     }
     rig.call("write", json!({"path": "denied.pl", "content": script})).await;
     let printed = rig.prints("perl denied.pl").await;
@@ -139,9 +152,23 @@ fn conditional() -> Vec<(String, String)> {
         case("beyond the known", "500, 0".into()),
     ];
     for (name, family) in [
-        ("AF_AX25", 3), ("AF_IPX", 4), ("AF_APPLETALK", 5), ("AF_X25", 9), ("AF_PACKET", 17), ("AF_RDS", 21),
-        ("AF_CAN", 29), ("AF_TIPC", 30), ("AF_BLUETOOTH", 31), ("AF_RXRPC", 33), ("AF_ALG", 38), ("AF_NFC", 39),
-        ("AF_VSOCK", 40), ("AF_KCM", 41), ("AF_QIPCRTR", 42), ("AF_SMC", 43), ("AF_XDP", 44),
+        ("AF_AX25", 3),
+        ("AF_IPX", 4),
+        ("AF_APPLETALK", 5),
+        ("AF_X25", 9),
+        ("AF_PACKET", 17),
+        ("AF_RDS", 21),
+        ("AF_CAN", 29),
+        ("AF_TIPC", 30),
+        ("AF_BLUETOOTH", 31),
+        ("AF_RXRPC", 33),
+        ("AF_ALG", 38),
+        ("AF_NFC", 39),
+        ("AF_VSOCK", 40),
+        ("AF_KCM", 41),
+        ("AF_QIPCRTR", 42),
+        ("AF_SMC", 43),
+        ("AF_XDP", 44),
     ] {
         cases.push(case(&format!("socket {name}"), format!("{socket}, {family}, 1, 0")));
     }
@@ -155,11 +182,17 @@ async fn what_programs_need_works() {
     let rig = Rig::new();
     for (command, expected) in [
         ("(sleep 0.1; echo second) & echo first; wait", "first second"),
-        ("git init -q r && cd r && echo a > a && git add a && git -c user.name=a -c user.email=a@b commit -qm m && git log --oneline | wc -l", "1"),
+        (
+            "git init -q r && cd r && echo a > a && git add a && git -c user.name=a -c user.email=a@b commit -qm m && git log --oneline | wc -l",
+            "1",
+        ),
         ("mkfifo p; (echo through > p &); cat p", "through"),
         ("printf x > /dev/shm/x && cat /dev/shm/x", "x"),
         ("[ -t 0 ] && echo tty || echo none", "none"),
-        ("perl -MSocket -e 'socket(S,AF_INET,SOCK_STREAM,0) and bind(S,sockaddr_in(0,INADDR_LOOPBACK)) and listen(S,1) and print 1'", "1"),
+        (
+            "perl -MSocket -e 'socket(S,AF_INET,SOCK_STREAM,0) and bind(S,sockaddr_in(0,INADDR_LOOPBACK)) and listen(S,1) and print 1'",
+            "1",
+        ),
         ("date +%Z | wc -l; localedef --help > /dev/null 2>&1; echo $LANG", "1 C.UTF-8"),
     ] {
         let text = rig.bash(command).await.text;
@@ -240,8 +273,10 @@ async fn mounts_are_what_they_say() {
     fs::set_permissions(&read_only_folder, fs::Permissions::from_mode(0o666)).unwrap();
     let rig = Rig::with(config);
     let owner = fs::metadata(project.path()).unwrap().uid();
-    assert_eq!(rig.prints("cat /project/theirs; echo new > /project/ours; stat -c %U /project/ours /project").await,
-        "from the host\nhand\nhand");
+    assert_eq!(
+        rig.prints("cat /project/theirs; echo new > /project/ours; stat -c %U /project/ours /project").await,
+        "from the host\nhand\nhand"
+    );
     assert_eq!(fs::metadata(project.path().join("ours")).unwrap().uid(), owner, "made by the wrong user");
     assert_eq!(rig.prints("cat /srv/notes /srv/private/theirs").await, "from the host\nfrom the host");
     let written = rig.bash("echo x >> /srv/notes").await;
@@ -249,7 +284,11 @@ async fn mounts_are_what_they_say() {
     let written = rig.call("write", json!({"path": "/project/tool", "content": "x"})).await;
     assert_eq!(written.ending, Ending::Ok, "{}", written.text);
     let tools = rig.hand.tools().await.unwrap();
-    assert!(tools[0].description.contains("/project, /srv/notes (read-only), /srv/private (read-only)"), "{}", tools[0].description);
+    assert!(
+        tools[0].description.contains("/project, /srv/notes (read-only), /srv/private (read-only)"),
+        "{}",
+        tools[0].description
+    );
     assert_eq!(rig.hand.about()["mounts"][0]["at"], "/project");
     rig.hand.shutdown().await;
 }

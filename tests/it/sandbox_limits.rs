@@ -136,7 +136,8 @@ async fn a_filled_workspace_ends_the_call_and_can_be_emptied() {
 #[tokio::test]
 async fn a_background_process_that_fills_the_workspace_ends() {
     let rig = small(|config| config.limits.workspace = 8 << 20);
-    let filler = "i=0; while :; do head -c 1000000 /dev/zero > f$i; i=$((i+1)); sleep 0.02; done > /dev/null 2>&1 &";
+    let filler =
+        "i=0; while :; do head -c 1000000 /dev/zero > f$i; i=$((i+1)); sleep 0.02; done > /dev/null 2>&1 &";
     rig.prints(filler).await;
     let count = || std::fs::read_dir(&rig.lease.work).unwrap().count();
     let start = Instant::now();
@@ -204,7 +205,8 @@ async fn frames_of_an_impostor_are_not_believed() {
     // The runner's place at the socket can't be taken (it is not dumpable), so the wire is tested by
     // what a command can really do: print whatever bytes it likes.
     let rig = Rig::new();
-    let seen = rig.bash("printf 'x\\002\\000\\000\\000{}'; printf '1\\377\\377\\377\\377'; echo; echo end").await;
+    let seen =
+        rig.bash("printf 'x\\002\\000\\000\\000{}'; printf '1\\377\\377\\377\\377'; echo; echo end").await;
     assert_eq!(seen.ending, Ending::Ok);
     assert!(seen.text.contains("end\n"), "{}", seen.text);
     rig.hand.shutdown().await;

@@ -33,7 +33,8 @@ async fn bytes_that_are_not_utf8_are_shown_and_noted() {
     // A character that arrives in two pieces is whole.
     let news = Arc::new(News::default());
     let context = CallContext { cancel: CancellationToken::new(), progress: Arc::clone(&news) as _ };
-    let pieces = json!({"command": "printf '\\303'; sleep 0.3; printf '\\251'; sleep 0.3; printf '\\342\\202'"});
+    let pieces =
+        json!({"command": "printf '\\303'; sleep 0.3; printf '\\251'; sleep 0.3; printf '\\342\\202'"});
     let outcome = self::seen(rig.try_call("bash", pieces, context).await.unwrap());
     assert_eq!(outcome.text, "\u{e9}\u{fffd}\n[bytes that are not UTF-8 are shown as \u{fffd}]");
     assert_eq!(*news.0.lock().unwrap(), "\u{e9}");
@@ -59,15 +60,26 @@ async fn read_shows_slices_images_and_says_what_it_cannot() {
         (json!({"path": "missing"}), "/workspace/missing does not exist; look with glob or `ls`."),
         (json!({"path": "dangling"}), "/workspace/dangling does not exist; look with glob or `ls`."),
         (json!({"path": "pipe"}), "/workspace/pipe is not a regular file; use bash for devices and pipes."),
-        (json!({"path": "binary"}), "/workspace/binary is binary; look at it with bash, such as `file` or `xxd`."),
+        (
+            json!({"path": "binary"}),
+            "/workspace/binary is binary; look at it with bash, such as `file` or `xxd`.",
+        ),
     ] {
         assert_eq!(rig.call("read", arguments.clone()).await.text, expected, "{arguments}");
     }
     let all = rig.call("read", json!({"path": "numbers"})).await;
     assert!(all.text.ends_with("\n2000\n[more follows: go on with offset 2001]"));
     for (name, mime, bytes) in [
-        ("a.png", "image/png", "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="),
-        ("b", "image/jpeg", "/9j/4AAQSkZJRgABAQEAYABgAAD/2wBDAP//////////////////////wAALCAABAAEBAREA/8QAFAABAAAAAAAAAAAAAAAAAAAACf/EABQQAQAAAAAAAAAAAAAAAAAAAAD/2gAIAQEAAD8AVN//2Q=="),
+        (
+            "a.png",
+            "image/png",
+            "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==",
+        ),
+        (
+            "b",
+            "image/jpeg",
+            "/9j/4AAQSkZJRgABAQEAYABgAAD/2wBDAP//////////////////////wAALCAABAAEBAREA/8QAFAABAAAAAAAAAAAAAAAAAAAACf/EABQQAQAAAAAAAAAAAAAAAAAAAAD/2gAIAQEAAD8AVN//2Q==",
+        ),
     ] {
         rig.call("bash", json!({"command": format!("base64 -d > {name}"), "stdin": bytes})).await;
         let outcome = rig.try_call("read", json!({"path": name}), context()).await.unwrap();
@@ -84,9 +96,13 @@ async fn write_is_whole_and_stays_inside() {
         let rig = &rig;
         async move { rig.call("write", arguments).await }
     };
-    assert_eq!(write("new/deep/file.txt", "text\n\n").await.text, "Wrote 6 bytes to /workspace/new/deep/file.txt.");
+    assert_eq!(
+        write("new/deep/file.txt", "text\n\n").await.text,
+        "Wrote 6 bytes to /workspace/new/deep/file.txt."
+    );
     assert_eq!(rig.prints("stat -c '%a %s' new/deep/file.txt; ls -A new/deep").await, "644 6\nfile.txt");
-    rig.prints("printf '#!/bin/sh\\n' > run; chmod 755 run; ln -s run link; ln -s /tmp/elsewhere outside").await;
+    rig.prints("printf '#!/bin/sh\\n' > run; chmod 755 run; ln -s run link; ln -s /tmp/elsewhere outside")
+        .await;
     assert_eq!(write("link", "#!/bin/sh\necho hi\n").await.ending, Ending::Ok);
     assert_eq!(rig.prints("./run; readlink link").await, "hi\nrun");
     assert_eq!(write("outside", "x").await.ending, Ending::Ok, "/tmp may be written");
@@ -121,7 +137,12 @@ async fn edit_replaces_exactly_what_it_is_told() {
     rig.prints("printf 'one two two\\n' > file; chmod 640 file").await;
     for (old, new, all, expected) in [
         ("three", "3", false, "old does not occur in /workspace/file; read it and copy the text exactly."),
-        ("two", "2", false, "old occurs 2 times in /workspace/file; give more of its surroundings, or set replace_all."),
+        (
+            "two",
+            "2",
+            false,
+            "old occurs 2 times in /workspace/file; give more of its surroundings, or set replace_all.",
+        ),
         ("one", "one", false, "old and new are the same; there is nothing to change."),
         ("one", "1", false, "Replaced it once in /workspace/file."),
         ("two", "2", true, "Replaced it 2 times in /workspace/file."),
@@ -166,7 +187,10 @@ async fn grep_finds_lines_files_and_counts() {
     for (arguments, expected) in [
         (json!({"pattern": "Beta"}), "/workspace/d/one.txt:2:Beta"),
         (json!({"pattern": "^al.*(ta|ha)$", "glob": "*.rs"}), "/workspace/two.rs:1:alpha beta"),
-        (json!({"pattern": "beta", "ignore_case": true, "path": "d", "context": 1}), "/workspace/d/one.txt-1-alpha\n/workspace/d/one.txt:2:Beta"),
+        (
+            json!({"pattern": "beta", "ignore_case": true, "path": "d", "context": 1}),
+            "/workspace/d/one.txt-1-alpha\n/workspace/d/one.txt:2:Beta",
+        ),
         (json!({"pattern": "alpha", "path": "two.rs", "output": "count"}), "/workspace/two.rs:1"),
         (json!({"pattern": "Beta", "output": "files"}), "/workspace/d/one.txt"),
         (json!({"pattern": "gamma"}), "[nothing below /workspace matches]"),

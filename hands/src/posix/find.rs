@@ -71,7 +71,8 @@ pub(super) async fn run_glob(
     let GlobArguments { pattern, path } = decode("glob", arguments)?;
     let base = surroundings.path(path.as_deref().unwrap_or("."))?;
     let matcher = matcher(&base, &pattern)?;
-    let find = ["find", "-H", &base, "-name", ".git", "-prune", "-o", "!", "-type", "d", "-printf", "%T@ %p\\0"];
+    let find =
+        ["find", "-H", &base, "-name", ".git", "-prune", "-o", "!", "-type", "d", "-printf", "%T@ %p\\0"];
     let argv = find.map(str::to_owned).to_vec();
     let printed = script::run(shell, context, argv, Bytes::new(), MOST_LISTED).await?;
     if printed.output.is_empty() && printed.code != 0 {
@@ -99,7 +100,8 @@ pub(super) async fn run_glob(
 
 /// Matches whole paths.
 fn matcher(base: &str, pattern: &str) -> Result<GlobMatcher, Failure> {
-    let relative = if pattern.contains('/') { pattern.trim_start_matches("./") } else { &format!("**/{pattern}") };
+    let relative =
+        if pattern.contains('/') { pattern.trim_start_matches("./") } else { &format!("**/{pattern}") };
     let whole = if pattern.starts_with('/') {
         pattern.to_owned()
     } else {
@@ -152,7 +154,10 @@ pub(super) async fn run_grep(
         text = text.lines().filter(|line| !line.ends_with(":0")).flat_map(|line| [line, "\n"]).collect();
     }
     if text.is_empty() && printed.code > 1 {
-        return Err(Failure::Refused(format!("Can't search: {}.", printed.error.trim_start_matches("grep: "))));
+        return Err(Failure::Refused(format!(
+            "Can't search: {}.",
+            printed.error.trim_start_matches("grep: ")
+        )));
     }
     if text.is_empty() {
         return Ok(Outcome::ok(format!("[nothing below {path} matches]")));

@@ -89,7 +89,9 @@ pub(super) fn check(path: &str, printed: &Printed) -> Result<(), Failure> {
 fn show_image(path: &str, image: &[u8]) -> Result<Outcome, Failure> {
     if image.len() > MAX_IMAGE {
         let most = size(MAX_IMAGE);
-        return Err(Failure::Refused(format!("{path} is an image of more than {most}; make it smaller first.")));
+        return Err(Failure::Refused(format!(
+            "{path} is an image of more than {most}; make it smaller first."
+        )));
     }
     let mime = if image.starts_with(b"\x89PNG") { "image/png" } else { "image/jpeg" };
     let content = Content::Image { data: Bytes::copy_from_slice(image), mime };
@@ -98,7 +100,9 @@ fn show_image(path: &str, image: &[u8]) -> Result<Outcome, Failure> {
 
 fn show_text(path: &str, bytes: &[u8], offset: u64, limit: u64, cut: Cut) -> Result<Outcome, Failure> {
     if bytes.contains(&0) {
-        return Err(Failure::Refused(format!("{path} is binary; look at it with bash, such as `file` or `xxd`.")));
+        return Err(Failure::Refused(format!(
+            "{path} is binary; look at it with bash, such as `file` or `xxd`."
+        )));
     }
     let wanted = usize::try_from(limit).unwrap_or(usize::MAX);
     let end = line_end(bytes, wanted);

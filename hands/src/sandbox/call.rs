@@ -249,7 +249,9 @@ impl Running<'_> {
             }),
             None => Err(HandError::Lost {
                 may_have_run: true,
-                why: why.unwrap_or_else(|| "the process that ran the call was killed, so its sandbox was ended".into()),
+                why: why.unwrap_or_else(|| {
+                    "the process that ran the call was killed, so its sandbox was ended".into()
+                }),
             }),
         }
     }

@@ -223,7 +223,10 @@ fn unified(root: &Path, own: &str) -> Option<PathBuf> {
         // It may be ours to switch on.
         let _ = fs::write(base.join("cgroup.subtree_control"), "+memory +pids");
         let _ = fs::write(base.join("cgroup.subtree_control"), "+cpu");
-        writable(base) && writable(&base.join("cgroup.procs")) && offers(base, "memory") && offers(base, "pids")
+        writable(base)
+            && writable(&base.join("cgroup.procs"))
+            && offers(base, "memory")
+            && offers(base, "pids")
     })
 }
 

@@ -167,7 +167,8 @@ impl Instance {
 
     /// Ends it because nothing can be started in it any more.
     pub(super) async fn exhausted(&self) -> HandError {
-        let why = format!("its background processes used up all {} processes, so all were ended", self.processes);
+        let why =
+            format!("its background processes used up all {} processes, so all were ended", self.processes);
         self.end(&why).await;
         HandError::Lost { may_have_run: false, why }
     }

@@ -83,11 +83,15 @@ impl Watch {
 
     /// Whether there is room for a call to start.
     pub(super) fn admit(&self) -> Result<(), HandError> {
-        let free = free(&self.work).map_err(|source| HandError::Io { doing: "looking at the disk", source })?;
+        let free =
+            free(&self.work).map_err(|source| HandError::Io { doing: "looking at the disk", source })?;
         if free < self.free_disk {
             return Err(HandError::Unavailable {
-                why: format!("only {} are free on the disk of the sandboxes, of which {} are kept free",
-                    size(free), size(self.free_disk)),
+                why: format!(
+                    "only {} are free on the disk of the sandboxes, of which {} are kept free",
+                    size(free),
+                    size(self.free_disk)
+                ),
                 remedy: "free some space on it".into(),
             });
         }
@@ -147,7 +151,9 @@ impl Watch {
         let Ok(tree) = Tree::open(&self.work) else { return None };
         for entry in tree {
             let Ok(entry) = entry else {
-                return Some("/workspace is too deeply nested to be measured; delete the deepest folders".into());
+                return Some(
+                    "/workspace is too deeply nested to be measured; delete the deepest folders".into(),
+                );
             };
             files += 1;
             used = used.saturating_add(entry.stat.stx_blocks.saturating_mul(512));

@@ -60,7 +60,8 @@ fn readme_names_only_what_is_there() {
     });
     let mut missing: Vec<_> = no_target.map(|target| format!("make {target}")).collect();
     for command in mentioned(&readme, "manyhands ") {
-        let help = Command::new(tests::gateway::binary()).args([&command, "--help"]).output().unwrap();
+        let words = command.split(' ').chain(["--help"]);
+        let help = Command::new(tests::gateway::binary()).args(words).output().unwrap();
         if !help.status.success() {
             missing.push(format!("manyhands {command}"));
         }
@@ -97,14 +98,23 @@ fn nothing_names_the_place_it_was_written_in() {
     none("names a place on somebody's machine", &found);
 }
 
-/// The words behind `before` where it begins a line or a piece of code.
+/// What stands behind `before` where that begins a line or a piece of code: one lower-case word, or two when the
+/// first is a command that has commands.
 fn mentioned(text: &str, before: &str) -> BTreeSet<String> {
     let starts =
         text.match_indices(before).filter(|(at, _)| matches!(text[..*at].chars().last(), Some('`' | '\n')));
-    let words = starts.map(|(at, _)| {
-        text[at + before.len()..].chars().take_while(|c| c.is_ascii_lowercase()).collect::<String>()
+    let phrases = starts.map(|(at, _)| {
+        let line = text[at + before.len()..].split(['\n', '`']).next().unwrap_or_default();
+        let mut words = line.split(' ').take_while(|word| word.chars().all(|c| c.is_ascii_lowercase()));
+        let first = words.next().unwrap_or_default().to_owned();
+        match words.next() {
+            Some(second) if ["hand", "session", "token"].contains(&first.as_str()) => {
+                format!("{first} {second}")
+            }
+            _ => first,
+        }
     });
-    words.filter(|word| !word.is_empty()).collect()
+    phrases.filter(|phrase| !phrase.is_empty()).collect()
 }
 
 /// What git tracks, or would once added.
