@@ -17,14 +17,15 @@ use std::sync::{Arc, Mutex};
 
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, Implementation, InitializeRequestParams, InitializeResult,
-    ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
-    ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig,
-    SubscribeRequestParams, SubscriptionFilter, UnsubscribeRequestParams,
+    ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
+    PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
+    ServerCapabilities, ServerConfig, SubscribeRequestParams, SubscriptionFilter, UnsubscribeRequestParams,
 };
 use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use tokio_util::sync::DropGuard;
 
+use self::wire::Era;
 use crate::access::Principal;
 use crate::registry::HandName;
 use crate::serve::Gateway;
@@ -107,9 +108,10 @@ fn client_name(context: &RequestContext<RoleServer>) -> Option<String> {
 /// Longest client name that is kept, in characters.
 const CLIENT_NAME_MAX: usize = 128;
 
-/// Whether the request is of the stateless era (2026-07-28 and later).
-fn is_modern(context: &RequestContext<RoleServer>) -> bool {
-    context.protocol_version().is_some_and(|version| !version.has_initialize())
+/// The era of a request that rmcp has accepted.
+fn era_of(context: &RequestContext<RoleServer>) -> Era {
+    let modern = context.protocol_version().is_some_and(|version| !version.has_initialize());
+    if modern { Era::Modern } else { Era::Legacy }
 }
 
 impl ServerHandler for Face {
@@ -117,6 +119,7 @@ impl ServerHandler for Face {
         let capabilities = ServerCapabilities::builder()
             .enable_tools()
             .enable_tool_list_changed()
+            .enable_prompts()
             .enable_resources()
             .enable_resources_list_changed()
             .enable_resources_subscribe()
@@ -150,7 +153,7 @@ impl ServerHandler for Face {
     ) -> Result<ListToolsResult, ErrorData> {
         let view = self.view(&context.extensions)?;
         results::no_cursor(request.as_ref())?;
-        self.tools(&view, is_modern(&context))
+        self.tools(&view, era_of(&context))
     }
 
     async fn call_tool(
@@ -162,13 +165,28 @@ impl ServerHandler for Face {
         self.call(&view, request, context).await
     }
 
+    /// There are none yet. Clients and caches ask all the same.
+    async fn list_prompts(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        self.view(&context.extensions)?;
+        results::no_cursor(request.as_ref())?;
+        let mut list = ListPromptsResult::with_all_items(Vec::new());
+        list.meta = results::meta(era_of(&context));
+        list.ttl_ms = Some(results::TTL_MS);
+        list.cache_scope = Some(results::SCOPE);
+        Ok(list)
+    }
+
     async fn list_resources(
         &self,
         request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
         let view = self.view(&context.extensions)?;
-        self.resources(&view, request, is_modern(&context)).await
+        self.resources(&view, request, era_of(&context)).await
     }
 
     async fn list_resource_templates(
@@ -178,7 +196,7 @@ impl ServerHandler for Face {
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
         let view = self.view(&context.extensions)?;
         results::no_cursor(request.as_ref())?;
-        Ok(resources::templates(&view, is_modern(&context)))
+        Ok(resources::templates(&view, era_of(&context)))
     }
 
     async fn read_resource(
@@ -187,7 +205,7 @@ impl ServerHandler for Face {
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let view = self.view(&context.extensions)?;
-        self.read(&view, &request.uri, is_modern(&context)).await
+        self.read(&view, &request.uri, era_of(&context)).await
     }
 
     fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {

@@ -166,7 +166,7 @@ impl Inner {
             Err(HandError::Lost { may_have_run, why }) => {
                 let hand = in_use.instance.handle.instance.to_string();
                 self.let_go(&in_use).await?;
-                let text = lost_text(&why, may_have_run);
+                let text = lost_text(&why, if may_have_run { MAY_HAVE_RUN } else { DID_NOT_RUN });
                 let lost = Body::HandLost {
                     hand: running.ask.hand.name.to_string(),
                     instance: hand,
@@ -250,12 +250,10 @@ impl Inner {
     }
 }
 
-fn lost_text(why: &str, may_have_run: bool) -> String {
-    let ran = if may_have_run {
-        "The call may or may not have had its effect, and was not run again"
-    } else {
-        "The call did not run"
-    };
+const MAY_HAVE_RUN: &str = "The call may or may not have had its effect, and was not run again";
+const DID_NOT_RUN: &str = "The call did not run";
+
+fn lost_text(why: &str, ran: &str) -> String {
     format!(
         "The hand was lost: {why}. {ran}. The next call gets a fresh instance with the same /workspace; \
          background processes and files outside /workspace are gone."

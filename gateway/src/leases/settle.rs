@@ -36,7 +36,12 @@ impl Leases {
                 tracing::error!(session.id = open.session, "an open call has an id that can't be read");
                 continue;
             };
-            let event = NewEvent::of(gateway(&open.principal), &outcome(tool_use_id, open.started));
+            let how = if open.started {
+                (UNKNOWN, CallOutcome::Unknown)
+            } else {
+                (NEVER_RAN, CallOutcome::Cancelled)
+            };
+            let event = NewEvent::of(gateway(&open.principal), &outcome(tool_use_id, how));
             match self.log.append(session, At::End, &[event]).await {
                 // Settled by somebody else, or nothing can be written there any more.
                 Ok(_) | Err(LogError::Settled) => {}
@@ -163,9 +168,7 @@ impl Leases {
     }
 }
 
-fn outcome(tool_use_id: EventId, started: bool) -> Body {
-    let (text, outcome) =
-        if started { (UNKNOWN, CallOutcome::Unknown) } else { (NEVER_RAN, CallOutcome::Cancelled) };
+fn outcome(tool_use_id: EventId, (text, outcome): (&str, CallOutcome)) -> Body {
     Body::ToolResult {
         tool_use_id,
         content: vec![serde_json::json!({"type": "text", "text": text})],

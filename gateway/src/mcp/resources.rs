@@ -13,6 +13,7 @@ use rmcp::model::{
 };
 
 use super::session_tools::{ANSWER_CHARS_MAX, within};
+use super::wire::Era;
 use super::{Face, HandsInView, View, results};
 use crate::error;
 use crate::session::{Body, Listing, Seq, SessionError, SessionInfo, SessionRef, Slice};
@@ -42,7 +43,7 @@ pub(super) enum Part {
 }
 
 /// The templates, in one page.
-pub(super) fn templates(view: &View, modern: bool) -> ListResourceTemplatesResult {
+pub(super) fn templates(view: &View, era: Era) -> ListResourceTemplatesResult {
     let template = |uri: &str, name: &str, about: &str| {
         ResourceTemplate::new(uri, name).with_description(about).with_mime_type(JSON)
     };
@@ -64,7 +65,7 @@ pub(super) fn templates(view: &View, modern: bool) -> ListResourceTemplatesResul
         ],
     };
     let mut list = ListResourceTemplatesResult::with_all_items(all);
-    list.meta = results::meta(modern);
+    list.meta = results::meta(era);
     list.ttl_ms = Some(results::TTL_MS);
     list.cache_scope = Some(results::SCOPE);
     list
@@ -75,7 +76,7 @@ impl Face {
         &self,
         view: &View,
         request: Option<PaginatedRequestParams>,
-        modern: bool,
+        era: Era,
     ) -> Result<ListResourcesResult, ErrorData> {
         let after = match request.and_then(|request| request.cursor) {
             None => None,
@@ -93,7 +94,7 @@ impl Face {
         let resources = sessions.iter().flat_map(listed).collect();
         let mut list = ListResourcesResult::with_all_items(resources);
         list.next_cursor = next;
-        list.meta = results::meta(modern);
+        list.meta = results::meta(era);
         list.ttl_ms = Some(results::TTL_MS);
         list.cache_scope = Some(results::SCOPE);
         Ok(list)
@@ -103,7 +104,7 @@ impl Face {
         &self,
         view: &View,
         uri: &str,
-        modern: bool,
+        era: Era,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let missing = || results::no_resource(uri);
         if view.hands != HandsInView::All {
@@ -127,7 +128,7 @@ impl Face {
             }
         };
         let mut result = ReadResourceResult::new(vec![contents]);
-        result.meta = results::meta(modern);
+        result.meta = results::meta(era);
         result.ttl_ms = Some(results::TTL_MS);
         result.cache_scope = Some(results::SCOPE);
         Ok(result.into())

@@ -7,6 +7,7 @@ use rmcp::model::{
 use serde_json::{Value, json};
 
 use super::about;
+use super::wire::Era;
 use crate::session::SessionId;
 
 /// How long a client may keep a list, in milliseconds: it is told of changes, so not at all.
@@ -15,9 +16,9 @@ pub(super) const TTL_MS: u64 = 0;
 pub(super) const SCOPE: CacheScope = CacheScope::Private;
 
 /// The `_meta` of every result of the stateless era (2026-07-28, basic: serverInfo). rmcp does not stamp it.
-pub(super) fn meta(modern: bool) -> Option<MetaObject> {
+pub(super) fn meta(era: Era) -> Option<MetaObject> {
     let mut meta = MetaObject::default();
-    if modern {
+    if era == Era::Modern {
         meta.0.insert(
             "io.modelcontextprotocol/serverInfo".to_owned(),
             serde_json::to_value(about()).unwrap_or_default(),
@@ -39,19 +40,19 @@ pub(super) fn bad_cursor() -> ErrorData {
 }
 
 /// A JSON answer, whole in text and in `structuredContent` both: clients show the model one or the other.
-pub(super) fn answer(value: Value, session: Option<SessionId>, modern: bool) -> CallToolResult {
+pub(super) fn answer(value: Value, session: Option<SessionId>, era: Era) -> CallToolResult {
     let mut content = vec![ContentBlock::text(value.to_string())];
     content.extend(session.map(|id| ContentBlock::resource_link(link(id))));
     let mut result = CallToolResult::success(content);
     result.structured_content = Some(value);
-    result.meta = meta(modern);
+    result.meta = meta(era);
     result
 }
 
 /// A tool failure that the model can act on.
-pub(super) fn refusal(sentence: impl Into<String>, modern: bool) -> CallToolResult {
+pub(super) fn refusal(sentence: impl Into<String>, era: Era) -> CallToolResult {
     let mut result = CallToolResult::error(vec![ContentBlock::text(sentence.into())]);
-    result.meta = meta(modern);
+    result.meta = meta(era);
     result
 }
 

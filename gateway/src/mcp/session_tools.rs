@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use super::{Face, View, is_modern, results};
+use super::{Face, View, era_of, results};
 use crate::error::{self, Faced};
 use crate::session::{
     At, Listing, NewEvent, Page, Seq, SessionError, SessionId, SessionInfo, SessionName, SessionRef, Slice,
@@ -197,7 +197,7 @@ impl Face {
         arguments: Map<String, Value>,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, ErrorData> {
-        let modern = is_modern(context);
+        let era = era_of(context);
         let answered = match name {
             "session_create" => self.create(view, decode(name, arguments)?, context).await,
             "session_list" => self.list(view, decode(name, arguments)?).await,
@@ -211,8 +211,8 @@ impl Face {
             _ => self.release(view, decode(name, arguments)?).await,
         };
         Ok(match answered {
-            Ok((value, session)) => results::answer(value, session, modern),
-            Err(sentence) => results::refusal(sentence, modern),
+            Ok((value, session)) => results::answer(value, session, era),
+            Err(sentence) => results::refusal(sentence, era),
         })
     }
 
@@ -269,7 +269,7 @@ impl Face {
         wanted: Emit,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, ErrorData> {
-        let modern = is_modern(context);
+        let era = era_of(context);
         let fields = check_emitted(&wanted.r#type, wanted.content, wanted.data)
             .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
         let by = Self::by(view, context);
@@ -285,8 +285,8 @@ impl Face {
             ))
         };
         Ok(match written.await {
-            Ok((value, id)) => results::answer(value, Some(id), modern),
-            Err(sentence) => results::refusal(sentence, modern),
+            Ok((value, id)) => results::answer(value, Some(id), era),
+            Err(sentence) => results::refusal(sentence, era),
         })
     }
 

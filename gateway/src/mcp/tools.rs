@@ -13,7 +13,8 @@ use rmcp::{ErrorData, RoleServer};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::{Face, HandsInView, View, is_modern, results, session_tools};
+use super::wire::Era;
+use super::{Face, HandsInView, View, era_of, results, session_tools};
 use crate::calls::{Answer, Ask, CallError, News, Replayed, Ticket};
 use crate::error;
 use crate::registry::Registered;
@@ -34,7 +35,7 @@ const PROGRESS_CHARS_MAX: usize = 4_000;
 
 impl Face {
     /// All tools in view, in one page: some clients read no further.
-    pub(super) fn tools(&self, view: &View, modern: bool) -> Result<ListToolsResult, ErrorData> {
+    pub(super) fn tools(&self, view: &View, era: Era) -> Result<ListToolsResult, ErrorData> {
         let mut tools = Vec::new();
         match &view.hands {
             HandsInView::All => {
@@ -49,7 +50,7 @@ impl Face {
             }
         }
         let mut list = ListToolsResult::with_all_items(tools);
-        list.meta = results::meta(modern);
+        list.meta = results::meta(era);
         list.ttl_ms = Some(results::TTL_MS);
         list.cache_scope = Some(results::SCOPE);
         Ok(list)
@@ -69,13 +70,13 @@ impl Face {
             let hint = format!("unknown tool {:?}: tools/list shows what there is", request.name);
             return Err(ErrorData::invalid_params(hint, None));
         };
-        let modern = is_modern(&context);
+        let era = era_of(&context);
         let key = key_of(view, &context)?;
         let by = Self::by(view, &context);
         let opened = self.gateway.sessions.open(&view.principal, &view.session, &by).await;
         let session = match opened {
             Ok(session) => session.id,
-            Err(error) => return Ok(results::refusal(error::say(&error), modern).into()),
+            Err(error) => return Ok(results::refusal(error::say(&error), era).into()),
         };
         let principal = view.principal.clone();
         let ask = Ask { by, principal, session, hand, tool, arguments, key };
@@ -196,7 +197,7 @@ impl<'a> Reporter<'a> {
 }
 
 /// An answer as the result of `tools/call`.
-fn shape(answer: &Answer, modern: bool) -> Result<CallToolResult, ErrorData> {
+fn shape(answer: &Answer, era: Era) -> Result<CallToolResult, ErrorData> {
     let mut content = answer
         .content
         .iter()
@@ -212,7 +213,7 @@ fn shape(answer: &Answer, modern: bool) -> Result<CallToolResult, ErrorData> {
     }
     let mut result =
         if answer.is_error() { CallToolResult::error(content) } else { CallToolResult::success(content) };
-    let mut meta = results::meta(modern).unwrap_or_default();
+    let mut meta = results::meta(era).unwrap_or_default();
     let mut about = Map::new();
     about.insert("manyhands/session".into(), json!(format!("session://{}", answer.session)));
     about.insert("manyhands/seq".into(), json!(answer.seq.0));

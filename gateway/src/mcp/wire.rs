@@ -36,7 +36,7 @@ use tokio_util::task::TaskTracker;
 use self::caps::Caps;
 use self::early::Answer;
 use self::envelope::{Envelope, Id, Kind};
-use self::headers::Era;
+pub(super) use self::headers::Era;
 pub use self::host_origin::HostOrigin;
 pub use self::refusal::{Refusal, TOO_MANY};
 pub use self::sessions::Scope;

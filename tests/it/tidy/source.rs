@@ -119,6 +119,15 @@ impl<'ast> Visit<'ast> for Functions {
         visit::visit_item_fn(self, function);
     }
 
+    /// What a foreign trait asks for is not ours to choose.
+    fn visit_item_impl(&mut self, block: &'ast syn::ItemImpl) {
+        let before = self.0.len();
+        visit::visit_item_impl(self, block);
+        if block.trait_.is_some() {
+            self.0[before..].iter_mut().for_each(|function| function.takes_bool = false);
+        }
+    }
+
     fn visit_impl_item_fn(&mut self, function: &'ast syn::ImplItemFn) {
         self.add(&function.sig, &function.block);
         visit::visit_impl_item_fn(self, function);

@@ -32,14 +32,15 @@ const MODERN: &[&str] = &["2026-07-28"];
 /// Every version that can be spoken, newest first.
 const KNOWN: &[&str] = &["2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 /// Methods that 2026-07-28 took away.
-const REMOVED: [&str; 4] = ["ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"];
+const REMOVED: [&str; 5] =
+    ["initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"];
 /// Headers that have one value or none.
 const SINGLE: [HeaderName; 8] =
     [PROTOCOL_VERSION, METHOD, NAME, SESSION_ID, LAST_EVENT_ID, AUTHORIZATION, CONTENT_TYPE, CONTENT_LENGTH];
 
 /// How a client speaks, request by request.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Era {
+pub(in crate::mcp) enum Era {
     /// 2026-07-28: stateless.
     Modern,
     /// Up to 2025-11-25: `initialize`, and a session.
@@ -72,8 +73,8 @@ pub(super) fn era_of_header(headers: &HeaderMap) -> Era {
 /// The era of a message, when header and body agree about it and it can be spoken.
 pub(super) fn era(headers: &HeaderMap, envelope: &Envelope) -> Result<Era, Refusal> {
     let header = plain(headers, &PROTOCOL_VERSION)?;
-    // The handshake exists only in the legacy era, whatever version it names.
-    if envelope.requests("initialize") {
+    // The handshake exists only in the legacy era, whatever version it names, and has no version in its `_meta`.
+    if envelope.requests("initialize") && envelope.meta_version().is_none() {
         return Ok(Era::Legacy);
     }
     if let (Some(meta), Kind::Request(_)) = (envelope.meta_version(), &envelope.kind) {
