@@ -75,14 +75,14 @@ impl Target {
         json!({ "name": self.tool, "arguments": self.arguments })
     }
 
-    /// A right call of the tool, but for a text that is replaced in its body.
+    /// A right call of the tool, but for a text that is replaced in its body, where it stands last.
     pub(super) fn call_but(&self, old: &str, new: &str) -> Request {
         let body = json!({
             "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": with_meta(self.call_params()),
         });
         let text = body.to_string();
-        assert!(text.contains(old), "{old} is in {text}");
-        self.call().body(text.replacen(old, new, 1))
+        let at = text.rfind(old).unwrap_or_else(|| panic!("{old} is not in {text}"));
+        self.call().body([&text[..at], new, &text[at + old.len()..]].concat())
     }
 
     pub(super) fn initialize(&self, version: &str) -> Request {

@@ -75,7 +75,7 @@ const REFUSED: &[Row] = &[
     ("14", "a key twice deep inside an argument", |t| t.call_but("\"arguments\":{", "\"arguments\":{\"x\":[[{\"y\":{\"z\":1,\"z\":1}}]],"), 400, INVALID),
     ("14", "a key twice in a member without a meaning", |t| t.call_but("\"id\":", "\"other\":{\"a\":1,\"a\":1},\"id\":"), 400, INVALID),
     ("15", "malformed JSON", |t| t.call().body("{\"jsonrpc\":"), 400, PARSE),
-    ("15", "something behind the message", |t| t.call_but("{\"", " {}{\""), 400, PARSE),
+    ("15", "something behind the message", |t| t.call_but("}}", "}} {}"), 400, PARSE),
     ("15", "nothing", |t| t.call().body(""), 400, PARSE),
     ("15", "not UTF-8", |t| t.call().body(b"{\"jsonrpc\":\"2.0\",\"id\":\"\xff\",\"method\":\"tools/list\"}"), 400, PARSE),
     ("15", "half a surrogate", |t| t.call_but("\"id\":1", "\"id\":\"\\ud800\""), 400, PARSE),
