@@ -16,9 +16,9 @@ use gateway::mcp::wire::{self, WireSettings};
 use http::StatusCode;
 use http::request::Parts;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ListToolsResult,
-    PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities,
-    ServerConfig, SetLevelRequestParams, SubscriptionFilter, Tool,
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ListToolsResult, LoggingLevel,
+    LoggingMessageNotificationParam, PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse,
+    ServerCapabilities, ServerConfig, SetLevelRequestParams, SubscriptionFilter, Tool,
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
@@ -153,7 +153,9 @@ impl Seen {
 pub(super) struct Fixture {
     pub(super) target: Target,
     pub(super) seen: Arc<Seen>,
-    cancel: CancellationToken,
+    pub(super) cancel: CancellationToken,
+    /// Everything that runs for it.
+    pub(super) tasks: TaskTracker,
 }
 
 impl Drop for Fixture {
@@ -185,7 +187,7 @@ pub(super) async fn start(settings: WireSettings) -> Fixture {
         tool: "echo".into(),
         arguments: json!({ "text": "hello" }),
     };
-    Fixture { target, seen, cancel }
+    Fixture { target, seen, cancel, tasks }
 }
 
 /// A token is its owner's name.
@@ -209,7 +211,7 @@ fn schema(tool: &str) -> Option<Arc<Map<String, Value>>> {
             "deep": { "type": "object", "properties": { "on": { "type": "boolean", "x-mcp-header": "On" } } },
         }),
         "slow" => json!({ "ms": { "type": "integer" } }),
-        "who" => json!({}),
+        "who" | "shout" => json!({}),
         _ => return None,
     };
     json!({ "type": "object", "properties": properties }).as_object().cloned().map(Arc::new)
@@ -261,6 +263,15 @@ impl ServerHandler for Server {
                     return Err(ErrorData::invalid_params("it was to fail", None));
                 }
                 "rested".into()
+            }
+            "shout" => {
+                for _ in 0..arguments["times"].as_u64().unwrap_or_default() {
+                    let bytes = arguments["bytes"].as_u64().unwrap_or_default();
+                    let data = json!("x".repeat(usize::try_from(bytes).unwrap_or_default()));
+                    let message = LoggingMessageNotificationParam::new(LoggingLevel::Info, data);
+                    drop(context.peer.notify_logging_message(message).await);
+                }
+                "shouted".into()
             }
             "echo" | "routed" => Value::Object(arguments).to_string(),
             other => return Err(ErrorData::invalid_params(format!("no tool {other}"), None)),

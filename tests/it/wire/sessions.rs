@@ -85,13 +85,12 @@ async fn initialize_has_a_cap_per_principal() {
     let mut sessions = Vec::new();
     for _ in 0..300 {
         let answer = target.initialize("2025-11-25").send(target.address).await;
-        match answer.header("mcp-session-id") {
-            Some(session) => sessions.push(session.to_owned()),
-            None => {
-                assert_eq!(answer.status, 429, "{answer:?}");
-                assert!(answer.header("retry-after").is_some() && answer.code().is_some(), "{answer:?}");
-            }
+        if let Some(session) = answer.header("mcp-session-id") {
+            sessions.push(session.to_owned());
+            continue;
         }
+        assert_eq!(answer.status, 429, "{answer:?}");
+        assert!(answer.header("retry-after").is_some() && answer.code().is_some(), "{answer:?}");
     }
     assert_eq!(sessions.len(), 8);
     let bob = target.as_other(target.initialize("2025-11-25")).send(target.address).await;
@@ -240,6 +239,29 @@ async fn listening_streams_have_a_cap_per_principal() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     panic!("a closed stream does not give its place back");
+}
+
+/// A stop ends everything soon: open streams, running calls of both eras, answers that are kept.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_leaves_nothing_running() {
+    let fixture =
+        start(WireSettings { patience: Duration::from_millis(100), ..WireSettings::default() }).await;
+    let target = &fixture.target;
+    let session = target.session().await;
+    let slow = |ms| json!({ "name": "slow", "arguments": { "ms": ms } });
+    drop(target.legacy(&session, "tools/call", &slow(1)).open(target.address).await);
+    let open = [
+        target.bare("GET", &session).open(target.address).await,
+        target.legacy(&session, "tools/call", &slow(600_000)).open(target.address).await,
+        target.modern("tools/call", slow(600_000)).open(target.address).await,
+        target.modern("subscriptions/listen", json!({ "notifications": {} })).open(target.address).await,
+    ];
+    until(&fixture, |fixture| fixture.seen.runs() == 3).await;
+    fixture.cancel.cancel();
+    fixture.tasks.close();
+    tokio::time::timeout(Duration::from_secs(30), fixture.tasks.wait()).await.expect("everything ends");
+    until(&fixture, |fixture| fixture.seen.cancelled() == 2).await;
+    drop(open);
 }
 
 /// What a client can tell answers apart by.

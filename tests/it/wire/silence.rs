@@ -101,14 +101,11 @@ async fn closing_a_legacy_stream_does_not_cancel() {
     let target = &fixture.target;
     let session = target.session().await;
     let mut open = target.legacy(&session, "tools/call", &slow(1500, Value::Null)).open(target.address).await;
-    let id = loop {
-        let line = open.line().await.expect("a priming event");
-        if let Some(id) = line.strip_prefix("id:") {
-            break id.trim().to_owned();
-        }
-    };
+    let id = event_id(&mut open).await;
     drop(open);
-    let resumed = target.bare("GET", &session).add("Last-Event-ID", &id).send(target.address).await;
+    let resume = target.bare("GET", &session).add("Last-Event-ID", &id);
+    let resumed = resume.send(target.address).await;
+    assert_eq!(fixture.seen.finished(), 1, "it went on to the end");
     assert_eq!(resumed.text().as_deref(), Some("rested"), "{resumed:?}");
     let running =
         target.legacy(&session, "tools/call", &slow(60_000, Value::Null)).open(target.address).await;
@@ -128,5 +125,55 @@ async fn give_up_before_headers(fixture: &Fixture, request: &Request) {
     tokio::select! {
         _ = sent => panic!("it answers only after a second"),
         () = until(fixture, |fixture| fixture.seen.runs() > runs) => {}
+    }
+}
+
+/// A legacy client whose connection breaks, and who comes back only when the answer is long there, still gets it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_nobody_heard_is_kept() {
+    let fixture = start(WireSettings::default()).await;
+    let target = &fixture.target;
+    let session = target.session().await;
+    let mut open = target.legacy(&session, "tools/call", &slow(500, Value::Null)).open(target.address).await;
+    let id = event_id(&mut open).await;
+    drop(open);
+    until(&fixture, |fixture| fixture.seen.finished() == 1).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let resume = target.bare("GET", &session).add("Last-Event-ID", &id);
+    assert_eq!(resume.send(target.address).await.text().as_deref(), Some("rested"));
+    let bob = target.as_other(resume).send(target.address).await;
+    assert_eq!(bob.status, 404);
+    // One who heard it is not told again.
+    let mut heard = target.legacy(&session, "tools/call", &slow(1, Value::Null)).open(target.address).await;
+    let id = event_id(&mut heard).await;
+    rest(heard).await;
+    let again = target.bare("GET", &session).add("Last-Event-ID", &id).send(target.address).await;
+    assert_eq!((again.status, again.message()), (200, None));
+}
+
+/// Row 41. A client that stops reading is cut off; the calls of its own session do not wait for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_reader_holds_nobody_up() {
+    let fixture = start(WireSettings::default()).await;
+    let target = &fixture.target;
+    let session = target.session().await;
+    let news = target.bare("GET", &session).open(target.address).await;
+    assert_eq!(news.answer.status, 200);
+    // Far more than the buffers between here and there hold.
+    let shout = json!({ "name": "shout", "arguments": { "times": 2000, "bytes": 20_000 } });
+    let answer = target.legacy(&session, "tools/call", &shout).send(target.address).await;
+    assert_eq!(answer.text().as_deref(), Some("shouted"));
+    let echo = target.legacy(&session, "tools/call", &target.call_params()).send(target.address).await;
+    assert!(echo.text().is_some(), "{echo:?}");
+    let heard = rest(news).await.1.len();
+    assert!(heard < 2000, "it was cut off, after {heard} messages");
+}
+
+async fn event_id(open: &mut Open) -> String {
+    loop {
+        let line = open.line().await.expect("a priming event");
+        if let Some(id) = line.strip_prefix("id:") {
+            return id.trim().to_owned();
+        }
     }
 }
