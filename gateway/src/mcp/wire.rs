@@ -12,6 +12,7 @@ mod headers;
 pub mod host_origin;
 mod mirrored;
 mod refusal;
+mod replay;
 mod scan;
 mod sessions;
 mod shape;
@@ -97,7 +98,7 @@ pub fn service<H: ServerHandler>(
     cancel: &CancellationToken,
     tasks: &TaskTracker,
 ) -> Guarded<H> {
-    let sessions = Arc::new(Sessions::new(settings.max_sessions, settings.session_idle));
+    let sessions = Arc::new(Sessions::new(settings.max_sessions, settings.session_idle, tasks.clone()));
     tasks.spawn(sessions.clone().expire(cancel.clone()));
     let config = StreamableHttpServerConfig::default()
         // Host, Origin and the body's size were checked when a request comes here.

@@ -19,8 +19,10 @@ use rmcp::transport::streamable_http_server::session::local::{
 use rmcp::transport::streamable_http_server::session::{ServerSseMessage, SessionId, SessionManager};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::caps::{Caps, Place, lock};
+use super::replay::Replays;
 use crate::access::Principal;
 
 /// How long a session has been idle at least before a new one of its owner may take its place, when the owner's are
@@ -41,6 +43,7 @@ pub(super) struct Sessions {
     inner: LocalSessionManager,
     caps: Caps,
     idle: Duration,
+    tasks: TaskTracker,
     bound: Arc<Mutex<HashMap<SessionId, Bound>>>,
 }
 
@@ -61,6 +64,8 @@ struct Bound {
     open: usize,
     /// When it was last used.
     used: Instant,
+    /// Its response streams.
+    replays: Arc<Replays>,
     /// Gives the owner's place back when the session is forgotten.
     _place: Place,
 }
@@ -73,12 +78,12 @@ pub(super) struct InUse {
 
 impl Sessions {
     /// No session yet; at most `limit` a principal, each forgotten after being idle for `idle`.
-    pub(super) fn new(limit: usize, idle: Duration) -> Self {
+    pub(super) fn new(limit: usize, idle: Duration, tasks: TaskTracker) -> Self {
         let mut inner = LocalSessionManager::default();
         let mut config = SessionConfig::default();
         config.keep_alive = None;
         inner.session_config = config;
-        Self { inner, caps: Caps::new(limit), idle, bound: Arc::default() }
+        Self { inner, caps: Caps::new(limit), idle, tasks, bound: Arc::default() }
     }
 
     /// Marks the session as used, if it is this principal's at this endpoint.
@@ -127,6 +132,11 @@ impl Sessions {
         }
     }
 
+    fn replays(&self, id: &SessionId) -> Result<Arc<Replays>, SessionError> {
+        let bound = lock(&self.bound);
+        bound.get(id).map(|session| session.replays.clone()).ok_or(SessionError::Over)
+    }
+
     fn longest_idle(&self, owner: &Principal) -> Option<SessionId> {
         let bound = lock(&self.bound);
         let idle = bound.iter().filter(|(_, session)| session.owner == *owner);
@@ -164,8 +174,9 @@ impl SessionManager for Sessions {
         let opening = OPENING.try_with(|opening| lock(opening).take()).ok().flatten();
         let Opening { owner, scope, place } = opening.ok_or(SessionError::NobodyOpens)?;
         let (id, inner) = self.inner.create_session().await?;
+        let replays = Arc::new(Replays::new(self.tasks.clone()));
         let (running, used) = (HashSet::new(), Instant::now());
-        let session = Bound { owner, scope, running, open: 0, used, _place: place };
+        let session = Bound { owner, scope, running, open: 0, used, replays, _place: place };
         lock(&self.bound).insert(id.clone(), session);
         Ok((id.clone(), Watched { id, inner, bound: self.bound.clone() }))
     }
@@ -192,7 +203,8 @@ impl SessionManager for Sessions {
         id: &SessionId,
         message: ClientJsonRpcMessage,
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, SessionError> {
-        Ok(self.inner.create_stream(id, message).await?)
+        let replays = self.replays(id)?;
+        Ok(replays.answer(self.inner.create_stream(id, message).await?))
     }
 
     async fn accept_message(
@@ -207,7 +219,8 @@ impl SessionManager for Sessions {
         &self,
         id: &SessionId,
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, SessionError> {
-        Ok(self.inner.create_standalone_stream(id).await?)
+        let replays = self.replays(id)?;
+        Ok(replays.news(self.inner.create_standalone_stream(id).await?))
     }
 
     async fn resume(
@@ -215,7 +228,11 @@ impl SessionManager for Sessions {
         id: &SessionId,
         last_event_id: String,
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, SessionError> {
-        Ok(self.inner.resume(id, last_event_id).await?)
+        let replays = self.replays(id)?;
+        if let Some(events) = replays.resume(&last_event_id) {
+            return Ok(events);
+        }
+        Ok(replays.news(self.inner.resume(id, last_event_id).await?))
     }
 }
 
@@ -225,6 +242,9 @@ pub(super) enum SessionError {
     /// rmcp opened a session that nobody was let in for.
     #[error("a session was opened for nobody")]
     NobodyOpens,
+    /// The session ended while a request was on its way into it.
+    #[error("the session is over")]
+    Over,
     /// rmcp's manager failed.
     #[error(transparent)]
     Local(#[from] LocalSessionManagerError),
