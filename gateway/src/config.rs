@@ -184,7 +184,7 @@ impl SandboxSettings {
             Network::None => hands::sandbox::Network::None,
             Network::Host => hands::sandbox::Network::Host,
         };
-        Ok(SandboxConfig { program, mounts, network, limits: hands::sandbox::Limits::default() })
+        Ok(SandboxConfig { mounts, network, ..SandboxConfig::new(program) })
     }
 }
 

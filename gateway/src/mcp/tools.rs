@@ -85,11 +85,11 @@ impl Face {
             Err(error) => Err(error),
         };
         match result {
-            Ok(answer) => Ok(shape(&answer, modern)?.into()),
+            Ok(answer) => Ok(shape(&answer, era)?.into()),
             Err(CallError::KeyMismatch) => {
                 Err(ErrorData::invalid_params(CallError::KeyMismatch.to_string(), None))
             }
-            Err(error) => Ok(results::refusal(error::say(&error), modern).into()),
+            Err(error) => Ok(results::refusal(error::say(&error), era).into()),
         }
     }
 
