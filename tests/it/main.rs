@@ -1,5 +1,7 @@
 //! The one test binary: everything here drives the real thing.
 
+mod clients;
+mod conformance;
 mod database;
 mod hand;
 mod log;
@@ -11,3 +13,4 @@ mod sandbox_tools;
 mod sandbox_unprivileged;
 mod session;
 mod tidy;
+mod wire;
