@@ -200,9 +200,8 @@ impl Posix {
             other => return Err(HandError::UnknownTool(other.to_owned())),
         };
         match ran {
-            Ok(outcome) => Ok(outcome),
             Err(Failure::Refused(sentence)) => Ok(Outcome::error(sentence)),
-            Err(Failure::Ended(outcome)) => Ok(outcome),
+            Ok(outcome) | Err(Failure::Ended(outcome)) => Ok(outcome),
             Err(Failure::Hand(error)) => Err(error),
         }
     }
@@ -257,6 +256,14 @@ impl Surroundings {
     fn places(&self) -> String {
         self.writable.iter().map(|root| root.to_string_lossy()).collect::<Vec<_>>().join(", ")
     }
+}
+
+/// Adds a sentence of ours to what a tool shows, on a line of its own.
+fn add_note(text: &mut String, sentence: &str) {
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push('\n');
+    }
+    text.extend(["[", sentence, "]"]);
 }
 
 /// A number of bytes for people.

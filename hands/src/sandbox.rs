@@ -283,16 +283,16 @@ impl Hand for Sandbox {
 /// Answers the two hidden commands by which our own program takes part in a sandbox, and `None` to any
 /// other. To be called first in `main`, before any thread: it may replace the process.
 ///
-/// `arguments` are those after the program's name: `sandbox-enter JSON` or `sandbox-init INSTANCE [PROCESSES]`.
+/// `arguments` are those after the program's name: `sandbox-enter JSON`, `sandbox-init INSTANCE PROCESSES` or `sandbox-init --call PROCESSES`.
 pub fn dispatch(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
     let mut arguments = arguments.into_iter().take(3);
     let mut next = || arguments.next().and_then(|argument| argument.into_string().ok());
     match (next()?.as_str(), next(), next()) {
         ("sandbox-enter", Some(spec), None) => Some(enter::main(&spec)),
-        ("sandbox-init", Some(role), None) if role == init::CALL => Some(runner::main()),
-        ("sandbox-init", Some(_), processes) => {
-            Some(init::main(processes.and_then(|processes| processes.parse().ok())))
+        ("sandbox-init", Some(role), background) if role == init::CALL => {
+            Some(runner::main(background.and_then(|most| most.parse().ok())))
         }
+        ("sandbox-init", Some(_), Some(processes)) => processes.parse().ok().map(init::main),
         _ => None,
     }
 }

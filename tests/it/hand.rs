@@ -1,4 +1,5 @@
 //! The contract of every kind of hand: what the gateway may rely on, whatever executes.
+#![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
 
 use std::path::Path;
 use std::sync::Arc;

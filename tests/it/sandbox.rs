@@ -1,4 +1,5 @@
 //! What a sandbox keeps in, and what it keeps out.
+#![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -71,8 +72,8 @@ async fn there_is_no_network_no_privilege_and_no_new_namespace() {
         let text = seen.text.split("\n[exit").next().unwrap_or_default();
         assert_eq!(text.split_whitespace().collect::<Vec<_>>().join(" "), expected, "{command}");
     }
-    let processes = rig.prints("ps -e -o comm= | sort -u | tr '\\n' ' '").await;
-    assert_eq!(processes, "bash manyhands ps sort tr", "processes of the machine show");
+    let processes = rig.prints("ps -e -o comm= > /tmp/ps; sort -u /tmp/ps | tr '\\n' ' '").await;
+    assert_eq!(processes, "bash manyhands ps", "processes of the machine show");
 }
 
 /// Each denied call is really made, with arguments that would do no harm if it were let through.
@@ -99,12 +100,13 @@ async fn every_denied_system_call_is_denied() {
     ];
     let others = conditional();
     let cases: Vec<(String, String)> = unconditional.chain(clones).chain(others).collect();
-    let mut script = String::new();
-    for (name, arguments) in &cases {
-        script.push_str(&format!(
-            "$r = syscall({arguments}); printf(\"%s: %s\\n\", '{name}', $r == -1 ? $!+0 : 'done');\n"
-        ));
-    }
+    let ask = |(name, arguments): &(String, String)| {
+        format!(
+            "$r = syscall({arguments}); printf(\"%s: %s\n\", '{name}', $r == -1 ? $!+0 : 'done');
+"
+        )
+    };
+    let script: String = cases.iter().map(ask).collect();
     rig.call("write", json!({"path": "denied.pl", "content": script})).await;
     let printed = rig.prints("perl denied.pl").await;
     println!("{printed}");

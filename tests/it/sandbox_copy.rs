@@ -1,4 +1,5 @@
 //! Copying in and out of a sandbox, and what `doctor` says.
+#![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

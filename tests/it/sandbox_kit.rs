@@ -1,6 +1,8 @@
 //! What tests of sandboxes share.
+#![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -86,7 +88,8 @@ impl Rig {
 
 pub(crate) fn lease(folder: &Path, name: &str) -> Lease {
     // Unique over concurrent test processes: processes are found by it.
-    let instance = format!("{name}-{}-{}", std::process::id(), uuid::Uuid::new_v4().simple());
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let instance = format!("{name}-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
     Lease { instance: InstanceId(instance), work: folder.join("work").join(name) }
 }
 
@@ -99,16 +102,15 @@ pub(crate) fn context() -> CallContext {
     CallContext { cancel: CancellationToken::new(), progress: Arc::new(NoProgress) }
 }
 
-pub(crate) fn seen(outcome: Outcome) -> Seen {
-    let text = outcome
-        .content
-        .iter()
+pub(crate) fn seen(Outcome { ending, content }: Outcome) -> Seen {
+    let text = content
+        .into_iter()
         .map(|content| match content {
-            Content::Text(text) => text.clone(),
+            Content::Text(text) => text,
             Content::Image { data, mime } => format!("{mime} {} bytes", data.len()),
         })
         .collect();
-    Seen { ending: outcome.ending, text }
+    Seen { ending, text }
 }
 
 /// Keeps all news.

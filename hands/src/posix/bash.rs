@@ -8,7 +8,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::output::{Replaced, Text};
-use super::{Command, Ended, Failure, Input, Program, Report, Shell, Stop, Streams, Surroundings, decode};
+use super::{
+    Command, Ended, Failure, Input, Program, Report, Shell, Stop, Streams, Surroundings, add_note, decode,
+};
 use crate::{CallContext, Content, Effects, Ending, Outcome, Tool};
 
 /// Seconds that a command may take when nobody says otherwise.
@@ -31,7 +33,7 @@ pub(super) fn tool(surroundings: &Surroundings) -> Tool {
          There is {network}. Standard input is empty unless stdin is given."
     );
     if !surroundings.mounts.is_empty() {
-        description.push_str(&format!(" Also mounted: {}.", surroundings.mounts.join(", ")));
+        description.extend([" Also mounted: ", &surroundings.mounts.join(", "), "."]);
     }
     let properties = json!({
         "command": {"type": "string", "description": "The command line or script"},
@@ -86,7 +88,7 @@ pub(super) async fn run(
 fn outcome(text: Text, report: Report, seconds: u64) -> Outcome {
     let (mut text, replaced) = text.finish();
     let (ending, verdict) = match report.ended {
-        Ended::Exit(0) => (Ending::Ok, None),
+        Ended::Exit(0) | Ended::Stopped(Stop::Enough) => (Ending::Ok, None),
         Ended::Exit(code) => (Ending::Error, Some(format!("exit code {code}"))),
         Ended::Signal(signal) => (Ending::Error, Some(format!("ended by signal {signal}"))),
         Ended::NotStarted { doing, error } => (Ending::Error, Some(format!("can't {doing}: {error}"))),
@@ -96,16 +98,12 @@ fn outcome(text: Text, report: Report, seconds: u64) -> Outcome {
         Ended::Stopped(Stop::Cancelled) => {
             (Ending::Cancelled, Some("cancelled; everything it started was ended".to_owned()))
         }
-        Ended::Stopped(Stop::Enough) => (Ending::Ok, None),
         Ended::Stopped(Stop::Limit(why)) => (Ending::Error, Some(format!("ended: {why}"))),
     };
     let note =
         (replaced == Replaced::Some).then(|| "bytes that are not UTF-8 are shown as \u{fffd}".to_owned());
     for sentence in verdict.into_iter().chain(report.notes).chain(note) {
-        if !text.is_empty() && !text.ends_with('\n') {
-            text.push('\n');
-        }
-        text.push_str(&format!("[{sentence}]"));
+        add_note(&mut text, &sentence);
     }
     Outcome { ending, content: vec![Content::Text(text)] }
 }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::script::{self, Cut};
-use super::{Failure, Shell, Surroundings, decode, size};
+use super::{Failure, Shell, Surroundings, add_note, decode, size};
 use crate::{CallContext, Effects, Outcome, Tool};
 
 /// Most paths that `glob` answers with.
@@ -91,9 +91,9 @@ pub(super) async fn run_glob(
     }
     let mut text: String = found.iter().take(MOST_PATHS).flat_map(|(_, path)| [*path, "\n"]).collect();
     if found.len() > MOST_PATHS {
-        text.push_str(&format!("[{} more; narrow the pattern]", found.len() - MOST_PATHS));
+        add_note(&mut text, &format!("{} more; narrow the pattern", found.len() - MOST_PATHS));
     } else if printed.cut == Cut::Short {
-        text.push_str("[there are too many files to look at all; narrow the path]");
+        add_note(&mut text, "there are too many files to look at all; narrow the path");
     }
     Ok(Outcome::ok(text.trim_end()))
 }
@@ -163,9 +163,9 @@ pub(super) async fn run_grep(
         return Ok(Outcome::ok(format!("[nothing below {path} matches]")));
     }
     if printed.cut == Cut::Short {
-        text.push_str(&format!("\n[more than {} found; narrow the search]", size(MOST_FOUND)));
+        add_note(&mut text, &format!("more than {} found; narrow the search", size(MOST_FOUND)));
     } else if printed.code > 1 {
-        text.push_str(&format!("[not all could be searched: {}]", printed.error));
+        add_note(&mut text, &format!("not all could be searched: {}", printed.error));
     }
     Ok(Outcome::ok(text.trim_end()))
 }

@@ -12,7 +12,7 @@ const KEPT_END: usize = 1024 * 1024;
 
 /// Turns bytes into text as they come, tells progress and keeps the text.
 pub(super) struct Text {
-    text: String,
+    shown: String,
     /// The beginning of a character that the last bytes broke off in.
     broken: Vec<u8>,
     /// Whether a byte was not UTF-8.
@@ -31,19 +31,19 @@ pub(super) enum Replaced {
 impl Text {
     /// Ends the command when there is more than `most` bytes of text.
     pub(super) fn new(most: usize, progress: Option<Arc<dyn Progress>>) -> Self {
-        Self { text: String::new(), broken: Vec::new(), replaced: Replaced::Nothing, most, progress }
+        Self { shown: String::new(), broken: Vec::new(), replaced: Replaced::Nothing, most, progress }
     }
 
     /// All of the text, and whether it stands for other bytes in places.
     pub(super) fn finish(mut self) -> (String, Replaced) {
         if !self.broken.is_empty() {
-            self.text.push(char::REPLACEMENT_CHARACTER);
+            self.shown.push(char::REPLACEMENT_CHARACTER);
             self.replaced = Replaced::Some;
         }
-        if self.text.len() > self.most {
-            cut_middle(&mut self.text);
+        if self.shown.len() > self.most {
+            cut_middle(&mut self.shown);
         }
-        (self.text, self.replaced)
+        (self.shown, self.replaced)
     }
 
     fn decode(&mut self, bytes: &[u8]) {
@@ -56,7 +56,7 @@ impl Text {
         };
         let mut chunks = bytes.utf8_chunks().peekable();
         while let Some(chunk) = chunks.next() {
-            self.text.push_str(chunk.valid());
+            self.shown.push_str(chunk.valid());
             let invalid = chunk.invalid();
             if invalid.is_empty() {
                 continue;
@@ -64,7 +64,7 @@ impl Text {
             if chunks.peek().is_none() && may_go_on(invalid) {
                 self.broken = invalid.to_vec();
             } else {
-                self.text.push(char::REPLACEMENT_CHARACTER);
+                self.shown.push(char::REPLACEMENT_CHARACTER);
                 self.replaced = Replaced::Some;
             }
         }
@@ -74,18 +74,18 @@ impl Text {
 #[async_trait]
 impl Sink for Text {
     async fn take(&mut self, _: Stream, bytes: &[u8]) -> Flow {
-        if self.text.len() > self.most {
+        if self.shown.len() > self.most {
             // What still comes while the command is being ended.
             return Flow::Continue;
         }
-        let before = self.text.len();
+        let before = self.shown.len();
         self.decode(bytes);
         if let Some(progress) = &self.progress
-            && self.text.len() > before
+            && self.shown.len() > before
         {
-            progress.output(&self.text[before..]);
+            progress.output(&self.shown[before..]);
         }
-        if self.text.len() > self.most {
+        if self.shown.len() > self.most {
             let most = super::size(self.most);
             return Flow::Stop(Stop::Limit(format!("it printed more than {most}; print less, or to a file")));
         }

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::script::{self, Cut, Printed};
-use super::{Failure, Shell, Surroundings, decode, size};
+use super::{Failure, Shell, Surroundings, add_note, decode, size};
 use crate::{CallContext, Content, Effects, Ending, Outcome, Tool};
 
 /// Lines that are read when nobody says how many.
@@ -122,10 +122,7 @@ fn show_text(path: &str, bytes: &[u8], offset: u64, limit: u64, cut: Cut) -> Res
         notes.push("bytes that are not UTF-8 are shown as \u{fffd}".to_owned());
     }
     for note in notes {
-        if !text.is_empty() && !text.ends_with('\n') {
-            text.push('\n');
-        }
-        text.push_str(&format!("[{note}]"));
+        add_note(&mut text, &note);
     }
     Ok(Outcome::ok(text))
 }

@@ -9,7 +9,7 @@ use super::{Command, Ended, Failure, Flow, Input, Program, Shell, Sink, Stop, St
 use crate::{CallContext, Content, Ending, Outcome};
 
 /// How long a file tool may take: a search through a large tree on a slow disk.
-const TIMEOUT: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_mins(2);
 /// Most bytes kept of a command's standard error.
 const MOST_ERROR: usize = 4 * 1024;
 

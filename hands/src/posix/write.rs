@@ -153,12 +153,12 @@ async fn put(
     shell: &dyn Shell,
     context: &CallContext,
     path: &str,
-    content: String,
+    whole: String,
 ) -> Result<(), Failure> {
     let roots = surroundings.writable.iter().map(|root| root.to_string_lossy().into_owned());
-    let arguments = [path.to_owned(), content.len().to_string()].into_iter().chain(roots);
+    let arguments = [path.to_owned(), whole.len().to_string()].into_iter().chain(roots);
     let argv = script::sh(WRITE, arguments);
-    let printed = script::run(shell, context, argv, Bytes::from(content), 64 * 1024).await?;
+    let printed = script::run(shell, context, argv, Bytes::from(whole), 64 * 1024).await?;
     let why = match printed.code {
         0 => return Ok(()),
         11 => format!("{path} is a folder; name a file in it."),

@@ -65,19 +65,19 @@ impl Runner {
     }
 
     /// Waits until it takes a request.
-    pub(super) async fn ready(&mut self) -> io::Result<Option<()>> {
+    pub(super) async fn ready(mut self) -> io::Result<Option<Self>> {
         match self.frames.next().await? {
-            Some((Kind::Ready, _)) => {
-                self.greeted = true;
-                Ok(Some(()))
-            }
+            Some((Kind::Ready, _)) => Ok(Some(Self { greeted: true, ..self })),
             _ => Ok(None),
         }
     }
 
-    /// Waits until it ends.
-    pub(super) async fn gone(&mut self) {
-        while let Ok(Some(_)) = self.frames.next().await {}
+    /// Waits until the background processes that it looks after are gone.
+    pub(super) async fn ended_background(&mut self) -> Background {
+        match self.frames.next().await {
+            Ok(Some((Kind::End, _))) => Background::TooMany,
+            _ => Background::Ended,
+        }
     }
 
     /// Whether it has not hung up: something in the sandbox may have killed it while it waited.
@@ -88,6 +88,15 @@ impl Runner {
             Err(error) => error == Errno::AGAIN,
         }
     }
+}
+
+/// How background processes ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Background {
+    /// By themselves, or with everything else.
+    Ended,
+    /// They left too little room for others.
+    TooMany,
 }
 
 /// Sending the request and the input.
@@ -152,16 +161,12 @@ impl Shell for Instance {
         let feed = Feed::Going(Box::pin(feed(runner.requests, request, command.input)));
         let Runner { frames, greeted, .. } = runner;
         let running = Running { instance: self, frames, greeted, feed, alarm, killed, stop: None, deadline };
-        running.to_its_end(cancel, sink).await
+        running.run(cancel, sink).await
     }
 }
 
 impl Running<'_> {
-    async fn to_its_end(
-        mut self,
-        cancel: &CancellationToken,
-        sink: &mut dyn Sink,
-    ) -> Result<Report, HandError> {
+    async fn run(mut self, cancel: &CancellationToken, sink: &mut dyn Sink) -> Result<Report, HandError> {
         loop {
             match self.news(cancel).await {
                 News::Frame(Kind::Output, bytes) => {
@@ -225,7 +230,7 @@ impl Running<'_> {
                 RunnerState::Gone => {}
             }
         }
-        let mut notes = Vec::new();
+        let mut notes = self.instance.notices();
         if !matches!(end.how, How::Exit(0)) && self.instance.group.killed_for_memory() > self.killed {
             notes.push("a process was killed by the memory limit of the sandbox".to_owned());
         }

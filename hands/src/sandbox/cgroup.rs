@@ -74,7 +74,7 @@ impl Hierarchies {
 
     /// Makes an instance's groups with their limits.
     pub(super) fn make(&self, instance: &InstanceId, limits: &Limits) -> io::Result<Group> {
-        let mut group = Group { folders: Vec::new(), memory: None, pids: None, version: self.version };
+        let mut group = Group { folders: Vec::new(), memory: None, version: self.version };
         let made = self.fill(&mut group, instance, limits);
         if made.is_err() {
             for folder in &group.folders {
@@ -102,7 +102,6 @@ impl Hierarchies {
         if let Some(base) = &self.pids {
             let folder = group.folder(base, instance)?;
             fs::write(folder.join("pids.max"), limits.processes.to_string())?;
-            group.pids = Some(folder);
         }
         if let Some(base) = &self.cpu {
             let folder = group.folder(base, instance)?;
@@ -122,7 +121,6 @@ impl Hierarchies {
 pub(super) struct Group {
     folders: Vec<PathBuf>,
     memory: Option<PathBuf>,
-    pids: Option<PathBuf>,
     version: Version,
 }
 
@@ -142,11 +140,6 @@ impl Group {
     /// Whether memory is limited for all processes together.
     pub(super) fn limits_memory(&self) -> bool {
         self.memory.is_some()
-    }
-
-    /// Whether the number of processes is limited for the instance alone.
-    pub(super) fn limits_processes(&self) -> bool {
-        self.pids.is_some()
     }
 
     /// The files by which a process joins.

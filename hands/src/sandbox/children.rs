@@ -1,7 +1,7 @@
 //! Collecting children that end, in a process which adopts the orphans of its descendants.
 
 use std::fs;
-use std::io::{self, PipeReader, PipeWriter, Write, pipe};
+use std::io::{self, PipeReader, PipeWriter, Read, Write, pipe};
 use std::process::{Child, Command};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -63,6 +63,13 @@ impl Children {
         state.status = None;
         self.shared.spawned.notify_one();
         Ok(child)
+    }
+
+    /// Empties `news`, which is readable.
+    pub(super) fn heard(&self) -> io::Result<()> {
+        // What is left makes it readable again.
+        let _some = (&self.news).read(&mut [0; 16])?;
+        Ok(())
     }
 
     /// How the child that was spawned last ended, once.
@@ -146,7 +153,7 @@ fn stop_and_kill() {
 }
 
 /// Every living process below this one.
-fn descendants() -> Vec<Pid> {
+pub(super) fn descendants() -> Vec<Pid> {
     let Ok(proc) = fs::read_dir("/proc") else { return Vec::new() };
     let parents: Vec<(i32, i32)> = proc
         .flatten()

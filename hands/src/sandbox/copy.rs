@@ -23,9 +23,9 @@ use crate::posix::{Command, Ended, Flow, Input, Program, Shell, Sink, Stop, Stre
 use crate::{HandError, Handle};
 
 /// How long a copy may take.
-const TIMEOUT: Duration = Duration::from_secs(3600);
+const TIMEOUT: Duration = Duration::from_hours(1);
 /// How long whoever receives may take for one piece.
-const STUCK: Duration = Duration::from_secs(60);
+const STUCK: Duration = Duration::from_mins(1);
 /// Most files, folders and links of one copy out of a sandbox.
 const MOST_ENTRIES: usize = 1_000_000;
 /// Most bytes kept of why `tar` failed.

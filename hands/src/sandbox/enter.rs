@@ -113,8 +113,8 @@ pub(super) struct Spec {
     pub(super) cgroups: Vec<PathBuf>,
     /// Bytes of data a process may have, when no cgroup limits memory.
     pub(super) data: Option<u64>,
-    /// Most processes, when no cgroup limits them.
-    pub(super) processes: Option<u64>,
+    /// Most processes.
+    pub(super) processes: u64,
     /// Most bytes of one file.
     pub(super) file_size: u64,
     /// Bytes of `/tmp`.
@@ -223,10 +223,7 @@ fn arguments(
         let fd = list.file("--add-seccomp-fd", &program)?;
         files.push(fd);
     }
-    list.add(&["--", PROGRAM, "sandbox-init", &spec.instance]);
-    if let Some(most) = spec.processes {
-        list.add(&[&most.to_string()]);
-    }
+    list.add(&["--", PROGRAM, "sandbox-init", &spec.instance, &spec.processes.to_string()]);
     Ok(list.0)
 }
 
@@ -274,7 +271,7 @@ impl Arguments {
         ];
         match network {
             Network::None => {
-                own.push(("/etc/hosts", b"127.0.0.1 localhost sandbox\n::1 localhost\n".to_vec()))
+                own.push(("/etc/hosts", b"127.0.0.1 localhost sandbox\n::1 localhost\n".to_vec()));
             }
             Network::Host => {
                 // Read, not bound: it is often a link into /run, which the sandbox does not have.

@@ -18,9 +18,8 @@ pub(super) const PROGRAM: &str = "/run/manyhands";
 /// Names the call runner's role.
 pub(super) const CALL: &str = "--call";
 
-/// Serves the control socket on standard input until it closes. `processes`: the limit to set on the
-/// number of processes, when no cgroup does.
-pub(super) fn main(processes: Option<u64>) -> ExitCode {
+/// Serves the control socket on standard input until it closes. `processes`: most processes.
+pub(super) fn main(processes: u64) -> ExitCode {
     match serve(processes) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -30,17 +29,20 @@ pub(super) fn main(processes: Option<u64>) -> ExitCode {
     }
 }
 
-fn serve(processes: Option<u64>) -> io::Result<()> {
+fn serve(processes: u64) -> io::Result<()> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    if let Some(most) = processes {
-        // Only here, inside the user namespace: before, the owner's other processes would count too.
-        setrlimit(Resource::Nproc, Rlimit { current: Some(most), maximum: Some(most) })?;
-    }
+    // A cgroup may have the same limit already. Only here, inside the user namespace: before, the owner's
+    // other processes would count too.
+    setrlimit(Resource::Nproc, Rlimit { current: Some(processes), maximum: Some(processes) })?;
+    let background = (processes / 2).to_string();
     let control = io::stdin().as_fd().try_clone_to_owned()?;
     let children = Children::collect()?;
     while let Some(call) = next_call(&control)? {
         let runner = children.spawn(
-            Command::new(PROGRAM).args(["sandbox-init", CALL]).stdin(Stdio::from(call)).stdout(Stdio::null()),
+            Command::new(PROGRAM)
+                .args(["sandbox-init", CALL, &background])
+                .stdin(Stdio::from(call))
+                .stdout(Stdio::null()),
         );
         // The gateway sees that the call's socket closed; the reason goes to its log.
         if let Err(error) = runner {

@@ -20,7 +20,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::call::Runner;
+use super::call::{Background, Runner};
 use super::cgroup::{Group, Hierarchies};
 use super::enter::Spec;
 use super::watch::Watch;
@@ -57,6 +57,8 @@ pub(super) struct Instance {
     /// Fires when its outermost process is gone.
     gone: CancellationToken,
     report: Arc<Mutex<String>>,
+    /// What to tell the next call.
+    notices: Arc<Mutex<Vec<String>>>,
     tasks: TaskTracker,
 }
 
@@ -110,6 +112,7 @@ impl Instance {
             why: OnceLock::new(),
             gone: CancellationToken::new(),
             report: Arc::default(),
+            notices: Arc::default(),
             tasks: tasks.clone(),
         });
         let drained = child
@@ -131,9 +134,16 @@ impl Instance {
     }
 
     async fn first_runner(&self) -> Result<(), HandError> {
-        let mut runner = self.new_runner().await?;
-        match timeout(START, runner.ready()).await {
-            Ok(Ok(Some(()))) => {
+        // When it is gone already, the reasons are the same.
+        let runner = self.new_runner().await;
+        let ready = async {
+            match runner {
+                Ok(runner) => runner.ready().await,
+                Err(_) => Ok(None),
+            }
+        };
+        match timeout(START, ready).await {
+            Ok(Ok(Some(runner))) => {
                 self.keep(runner);
                 Ok(())
             }
@@ -214,6 +224,11 @@ impl Instance {
         Err(HandError::Lost { may_have_run: false, why })
     }
 
+    /// What happened since the last call that it should be told.
+    pub(super) fn notices(&self) -> Vec<String> {
+        std::mem::take(&mut *lock(&self.notices))
+    }
+
     /// Waits a moment for the reason of what looks like a death.
     pub(super) async fn reason(&self) -> Option<String> {
         let _ = timeout(Duration::from_millis(500), self.gone.cancelled()).await;
@@ -245,12 +260,18 @@ impl Instance {
         let gone = self.gone.clone();
         let background = self.watch.background();
         let active = self.watch.active();
+        let notices = Arc::clone(&self.notices);
+        let most = self.processes / 2;
         self.tasks.spawn(async move {
             let _active = active;
             tokio::select! {
                 // Hanging up makes the runner end what it looks after.
-                () = background.cancelled() => {}
-                () = runner.gone() => {}
+                () = background.cancelled() => {
+                    lock(&notices).push("background processes were ended for going beyond a limit of the disk".into());
+                }
+                end = runner.ended_background() => if end == Background::TooMany {
+                    lock(&notices).push(format!("background processes were ended for being more than {most}"));
+                },
                 () = gone.cancelled() => {}
             }
         });
@@ -298,7 +319,7 @@ fn spec(config: &SandboxConfig, lease: &Lease, user: Option<u32>, group: &Group)
         user,
         cgroups: group.doors(),
         data: (!group.limits_memory()).then_some(limits.memory),
-        processes: (!group.limits_processes()).then_some(limits.processes),
+        processes: limits.processes,
         file_size: limits.workspace,
         tmp: limits.tmp,
     }

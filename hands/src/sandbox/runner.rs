@@ -11,25 +11,28 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{
     DumpableBehavior, Pid, WaitStatus, getpid, set_child_subreaper, set_dumpable_behavior,
 };
 
-use super::children::Children;
+use super::children::{Children, descendants};
 use super::wire::{CHUNK, End, How, Kind, Request, RunnerState, read_frame, write_frame};
 
 /// How long the end of a call's processes is tried. Below [`crate::END_GRACE`].
 const ENDING: Duration = Duration::from_secs(4);
+/// How often background processes are counted.
+const COUNTING: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// Niceness of commands: a fork bomb must not starve the process that is to end it.
 const COMMAND_NICENESS: i32 = 10;
 /// The memory limit shall take a command and never a runner or PID 1.
 const COMMAND_OOM_SCORE_ADJ: &str = "800";
 
 /// Serves calls over standard input until the gateway closes it.
-pub(super) fn main() -> ExitCode {
-    match serve() {
+/// `background`: most processes that a call may leave behind.
+pub(super) fn main(background: Option<usize>) -> ExitCode {
+    match serve(background.unwrap_or(usize::MAX)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("sandbox call runner: {error}");
@@ -38,12 +41,12 @@ pub(super) fn main() -> ExitCode {
     }
 }
 
-fn serve() -> io::Result<()> {
+fn serve(background: usize) -> io::Result<()> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     set_child_subreaper(Some(getpid()))?;
     let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let children = Children::collect()?;
-    let runner = Runner { socket, children };
+    let runner = Runner { socket, children, background };
     loop {
         runner.send(Kind::Ready, &[])?;
         let Some(request) = runner.next_request()? else { return Ok(()) };
@@ -57,6 +60,8 @@ fn serve() -> io::Result<()> {
 struct Runner {
     socket: UnixStream,
     children: Children,
+    /// Most processes that a call may leave behind.
+    background: usize,
 }
 
 impl Runner {
@@ -140,9 +145,9 @@ impl Runner {
 
     /// Waits for something to happen and passes it on.
     fn pump(&self, streams: &mut Streams) -> io::Result<Pumped> {
-        let ready = streams.wait(self)?;
+        let ready = streams.wait(self, None)?;
         if ready.news {
-            (&self.children.news).read(&mut [0; 16])?;
+            self.children.heard()?;
             if let Some(status) = self.children.take_status() {
                 return Ok(Pumped::Ended(status));
             }
@@ -177,13 +182,18 @@ impl Runner {
         Ok(RunnerState::Gone)
     }
 
-    /// Discards what background processes print until the last ended or the gateway hangs up.
+    /// Discards what background processes print until the last ended, they are too many for others to
+    /// start anything, or the gateway hangs up.
     fn look_after(&self, mut streams: Streams) -> io::Result<RunnerState> {
         streams.input = None;
         while !Children::none_left() {
-            let ready = streams.wait(self)?;
+            if descendants().len() > self.background {
+                Children::end_all(Instant::now() + ENDING);
+                return self.end(How::Ended, RunnerState::Gone);
+            }
+            let ready = streams.wait(self, Some(&COUNTING))?;
             if ready.news {
-                (&self.children.news).read(&mut [0; 16])?;
+                self.children.heard()?;
             }
             if ready.hangup {
                 Children::end_all(Instant::now() + ENDING);
@@ -229,7 +239,7 @@ struct Ready {
 }
 
 impl Streams {
-    fn wait(&self, runner: &Runner) -> io::Result<Ready> {
+    fn wait(&self, runner: &Runner, most: Option<&Timespec>) -> io::Result<Ready> {
         let listening = self.input.is_some() && self.pending.is_empty() && !self.last;
         let socket = if listening { PollFlags::IN | PollFlags::RDHUP } else { PollFlags::RDHUP };
         let mut fds =
@@ -245,7 +255,7 @@ impl Streams {
                 fds.push(PollFd::from_borrowed_fd(pipe, flags));
             }
         }
-        match poll(&mut fds, None) {
+        match poll(&mut fds, most) {
             Ok(_) => {}
             Err(rustix::io::Errno::INTR) => return Ok(Ready::default()),
             Err(error) => return Err(error.into()),

@@ -1,5 +1,5 @@
 //! Which system calls the sandbox may make: what Docker's default profile allows to a container without
-//! capabilities, less namespaces, keys, BPF, io_uring and input stuffing in every form.
+//! capabilities, less namespaces, keys, BPF, `io_uring` and input stuffing in every form.
 //!
 //! Two filters in a row. The first answers `ENOSYS` to what is not known here, so that newer programs
 //! fall back (`clone3` among them: its flags are behind a pointer, and libraries fall back to `clone`).
