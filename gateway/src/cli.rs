@@ -4,6 +4,8 @@
 
 mod connect;
 mod control;
+mod copy;
+mod doctor;
 mod hand;
 mod serve;
 mod session;
@@ -59,6 +61,8 @@ enum Command {
     /// Sessions: durable logs
     #[command(subcommand)]
     Session(session::Command),
+    /// What this machine can offer, and what to do about each lack
+    Doctor,
 }
 
 /// How an answer is printed.
@@ -108,6 +112,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Hand(command) => return hand::run(&setting, command).await,
         Command::Token(command) => token::run(&setting, command).await?,
         Command::Session(command) => session::run(&setting, command).await?,
+        Command::Doctor => return doctor::run(&setting),
     }
     Ok(ExitCode::SUCCESS)
 }

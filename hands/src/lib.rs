@@ -18,7 +18,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
+
+use crate::sandbox::CopyError;
 
 /// Something that lists tools and executes them in instances of itself.
 ///
@@ -47,8 +50,38 @@ pub trait Hand: Send + Sync + 'static {
     /// mounts. Their work stays. Touches nothing of any other instance.
     async fn reap(&self, instances: &[InstanceId]) -> Result<(), HandError>;
 
+    /// How files go in and out of its instances, where they can.
+    fn files(&self) -> Option<&dyn Files> {
+        None
+    }
+
     /// What a person should know before using it: limits that hold, mounts, network, isolation.
     fn about(&self) -> Value;
+}
+
+/// Copies a file or a folder in and out of instances, as a tar stream ([`sandbox::pack`], [`sandbox::unpack`]).
+#[async_trait]
+pub trait Files: Send + Sync {
+    /// Makes `to`, below `/workspace` unless absolute, of a stream from [`sandbox::pack`]. What is there already
+    /// is replaced file by file. Who gives the stream knows how much of it has gone.
+    async fn copy_in(
+        &self,
+        handle: &Handle,
+        to: &str,
+        archive: Box<dyn AsyncRead + Send + Unpin>,
+        cancel: &CancellationToken,
+    ) -> Result<(), CopyError>;
+
+    /// Writes a stream for [`sandbox::unpack`] of `from`, below `/workspace` unless absolute. `moved` is told how
+    /// many bytes have come so far.
+    async fn copy_out(
+        &self,
+        handle: &Handle,
+        from: &str,
+        archive: &mut (dyn AsyncWrite + Send + Unpin),
+        moved: &(dyn Fn(u64) + Send + Sync),
+        cancel: &CancellationToken,
+    ) -> Result<(), CopyError>;
 }
 
 /// Names one instance of a hand: unique over all nodes and starts, safe in a path.

@@ -46,7 +46,7 @@ pub use self::doctor::{Finding, State, inspect};
 use self::cgroup::Hierarchies;
 use self::instance::Instance;
 use crate::posix::{Posix, Surroundings};
-use crate::{Call, CallContext, Hand, HandError, Handle, InstanceId, Lease, Outcome, Tool};
+use crate::{Call, CallContext, Files, Hand, HandError, Handle, InstanceId, Lease, Outcome, Tool};
 
 /// Where the instance's work folder is in the sandbox.
 pub const WORKSPACE: &str = "/workspace";
@@ -257,6 +257,10 @@ impl Hand for Sandbox {
 
     async fn reap(&self, instances: &[InstanceId]) -> Result<(), HandError> {
         reap::reap(instances).await
+    }
+
+    fn files(&self) -> Option<&dyn Files> {
+        Some(self)
     }
 
     fn about(&self) -> Value {

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hands::sandbox::{CopyError, SandboxConfig, State, inspect, pack, unpack};
-use hands::{Hand, HandError};
+use hands::{Files as _, Hand, HandError};
 use tokio_util::sync::CancellationToken;
 
 use crate::sandbox_kit::{Rig, config, program};

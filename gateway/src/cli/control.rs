@@ -65,6 +65,11 @@ impl Owner {
             .header(header::HOST, "manyhands")
             .header(header::CONTENT_TYPE, "application/json")
             .body(body)?;
+        self.request(request).await
+    }
+
+    /// Sends a request as it is.
+    pub(super) async fn request(&mut self, request: Request<Body>) -> anyhow::Result<Response<Body>> {
         Ok(match self {
             Self::There { sender, .. } => sender.send_request(request).await?.map(Body::new),
             Self::Here(gateway) => match control::router(gateway.clone()).oneshot(request).await {

@@ -1,4 +1,4 @@
-//! `manyhands hand add|list|show|remove|call`
+//! `manyhands hand add|list|show|remove|call|cp`
 
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::control::{Owner, encoded};
-use super::{Output, Setting};
+use super::{Output, Setting, copy};
 use crate::config::Network;
 
 #[derive(Subcommand)]
@@ -55,6 +55,8 @@ pub(super) enum Command {
         #[arg(long, value_name = "SESSION", default_value = "default")]
         session: String,
     },
+    /// Copy a file or a folder in or out
+    Cp(copy::Options),
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -94,6 +96,7 @@ async fn ask(owner: &mut Owner, setting: &Setting, command: Command) -> anyhow::
                 Output::Text => println!("{name} is removed"),
             }
         }
+        Command::Cp(options) => copy::run(setting, owner, &options).await?,
         Command::Call { name, tool, arguments, session } => {
             let arguments: Value = serde_json::from_str(&arguments).context("the arguments are not JSON")?;
             let body = json!({"tool": tool, "arguments": arguments, "session": session});

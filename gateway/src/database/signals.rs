@@ -40,9 +40,12 @@ type Reached = Option<i64>;
 /// All who wait, by topic.
 #[derive(Debug, Default)]
 pub struct Signals {
-    topics: Mutex<HashMap<Arc<str>, HashMap<u64, Arc<Mailbox>>>>,
+    topics: Mutex<HashMap<Arc<str>, Waiting>>,
     next: AtomicU64,
 }
+
+/// The mailboxes of those who wait for one topic, by the number of their subscription.
+type Waiting = HashMap<u64, Arc<Mailbox>>;
 
 /// One subscriber's changes that it has not taken yet: at most one a topic.
 #[derive(Debug, Default)]

@@ -42,8 +42,8 @@ impl Me {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn rename(&self) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = fresh();
+    fn rename(&self, id: NodeId) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = id;
     }
 }
 
@@ -86,7 +86,7 @@ impl Nodes {
         dead_after: Duration,
     ) -> Result<Self, DatabaseError> {
         let nodes = Self { database, me, home, host, dead_after, seen: Mutex::default() };
-        nodes.enter().await?;
+        nodes.enter(&nodes.me.id()).await?;
         Ok(nodes)
     }
 
@@ -100,8 +100,8 @@ impl Nodes {
         &self.home
     }
 
-    async fn enter(&self) -> Result<(), DatabaseError> {
-        let (id, home, host) = (self.me.id().0, self.home.clone(), self.host.clone());
+    async fn enter(&self, id: &NodeId) -> Result<(), DatabaseError> {
+        let (id, home, host) = (id.0.clone(), self.home.clone(), self.host.clone());
         self.database
             .write(move |connection| {
                 Box::pin(async move {
@@ -143,10 +143,13 @@ impl Nodes {
         Ok(if rows == 0 { Beat::TakenOver } else { Beat::Counted })
     }
 
-    /// Goes on under a new name after a take-over. Whatever the old name held must be gone by now.
-    pub async fn rejoin(&self) -> Result<(), DatabaseError> {
-        self.me.rename();
-        self.enter().await
+    /// Goes on under a new name after a take-over. Whatever the old name held must be gone by now. The row comes
+    /// before the name, so that nothing is ever begun under a name that does not count as alive.
+    pub async fn rejoin(&self) -> Result<NodeId, DatabaseError> {
+        let new = fresh();
+        self.enter(&new).await?;
+        self.me.rename(new.clone());
+        Ok(new)
     }
 
     /// Looks at the others, and counts those dead that have been silent for too long.

@@ -66,9 +66,9 @@ async fn live(gateway: &Gateway) {
                 "this process was silent for so long that it was counted dead: it lets go of everything and goes on under a new name"
             );
             gateway.leases.abandon().await;
-            gateway.sessions.log().rename(gateway.nodes.me().0);
-            if let Err(error) = gateway.nodes.rejoin().await {
-                tracing::error!(error = %chain(&error), "this process could not join again");
+            match gateway.nodes.rejoin().await {
+                Ok(name) => gateway.sessions.log().rename(name.0),
+                Err(error) => tracing::error!(error = %chain(&error), "this process could not join again"),
             }
         }
         Err(error) => tracing::warn!(error = %chain(&error), "a sign of life could not be written"),

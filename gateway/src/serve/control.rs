@@ -3,6 +3,7 @@
 //! HTTP over `manyhands.sock` in the data directory. **Invariant:** only a process of the user that runs the
 //! gateway (or of root) is answered; nothing that is served here is served on TCP.
 
+mod files;
 mod hand;
 mod session;
 pub mod stdio;
@@ -18,6 +19,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 use super::Gateway;
 use crate::error::{self, Faced};
+pub use files::ERROR_TRAILER;
 
 /// Everything that commands can ask for.
 pub fn router(gateway: Arc<Gateway>) -> Router {
@@ -79,6 +81,10 @@ impl<E: Faced> From<E> for Refusal {
 }
 
 impl Refusal {
+    pub(super) fn invalid(sentence: impl Into<String>) -> Self {
+        Self(StatusCode::BAD_REQUEST, sentence.into())
+    }
+
     pub(super) fn missing(sentence: impl Into<String>) -> Self {
         Self(StatusCode::NOT_FOUND, sentence.into())
     }

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::instance::Instance;
 use super::{Sandbox, WORKSPACE};
 use crate::posix::{Command, Ended, Flow, Input, Program, Shell, Sink, Stop, Stream, Streams};
-use crate::{HandError, Handle};
+use crate::{Files, HandError, Handle};
 
 /// How long a copy may take.
 const TIMEOUT: Duration = Duration::from_hours(1);
@@ -50,10 +50,9 @@ pub enum CopyError {
     },
 }
 
-impl Sandbox {
-    /// Makes `to`, below `/workspace` unless absolute, of a stream from [`pack`]. What is there already is
-    /// replaced file by file. Who gives the stream knows how much of it has gone.
-    pub async fn copy_in(
+#[async_trait]
+impl Files for Sandbox {
+    async fn copy_in(
         &self,
         handle: &Handle,
         to: &str,
@@ -73,9 +72,7 @@ impl Sandbox {
             .map_err(|code| refused(code, &sink.error))
     }
 
-    /// Writes a stream for [`unpack`] of `from`, below `/workspace` unless absolute. `moved` is told how many
-    /// bytes have come so far.
-    pub async fn copy_out(
+    async fn copy_out(
         &self,
         handle: &Handle,
         from: &str,
@@ -192,7 +189,7 @@ fn keep(error: &mut Vec<u8>, stream: Stream, bytes: &[u8]) {
     }
 }
 
-/// Writes a file or folder of this machine as a stream for [`Sandbox::copy_in`]. Links stay links.
+/// Writes a file or folder of this machine as a stream for [`Files::copy_in`]. Links stay links.
 pub fn pack(source: &Path, to: impl Write) -> Result<(), CopyError> {
     let local = |source_error| CopyError::Local { path: source.to_owned(), source: source_error };
     let mut builder = Builder::new(to);
@@ -207,7 +204,7 @@ pub fn pack(source: &Path, to: impl Write) -> Result<(), CopyError> {
     builder.into_inner().and_then(|mut to| to.flush()).map_err(local)
 }
 
-/// Makes `to` of a stream from [`Sandbox::copy_out`]. `to` must not exist.
+/// Makes `to` of a stream from [`Files::copy_out`]. `to` must not exist.
 pub fn unpack(archive: impl Read, to: &Path) -> Result<(), CopyError> {
     let local = |path: &Path| {
         let path = path.to_owned();

@@ -8,7 +8,7 @@ use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::Refusal;
+use super::{Refusal, files};
 use crate::access::Principal;
 use crate::calls::{Ask, News};
 use crate::config::HandConfig;
@@ -21,6 +21,7 @@ pub(super) fn router() -> Router<Arc<Gateway>> {
         .route("/", get(list).post(add))
         .route("/{hand}", get(show).delete(remove))
         .route("/{hand}/call", post(call))
+        .route("/{hand}/files", get(files::copy_out).put(files::copy_in))
 }
 
 #[derive(Deserialize)]

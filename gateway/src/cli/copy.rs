@@ -1,0 +1,189 @@
+//! `manyhands hand cp`: files and folders in and out of a hand's `/workspace`.
+
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use axum::body::Body;
+use clap::Args;
+use futures_util::TryStreamExt as _;
+use hands::sandbox::{pack, unpack};
+use http::{Method, Request, header};
+use http_body_util::BodyExt as _;
+use tokio::io::AsyncWriteExt as _;
+use tokio_util::io::{ReaderStream, SyncIoBridge};
+
+use super::control::{Owner, encoded, refusal};
+use super::{Output, Setting};
+use crate::serve::control::ERROR_TRAILER;
+
+/// Bytes between the archive and the socket.
+const PIPE_BYTES: usize = 256 << 10;
+
+#[derive(Args)]
+pub(super) struct Options {
+    /// From: a path here, or HAND:PATH
+    source: String,
+    /// To: a path here that does not exist yet, or HAND:PATH; paths in a hand are below /workspace
+    target: String,
+    /// The session whose hand it is
+    #[arg(long, value_name = "SESSION", default_value = "default")]
+    session: String,
+}
+
+/// A place in a hand.
+struct There<'a> {
+    hand: &'a str,
+    path: &'a str,
+}
+
+/// `HAND:PATH`. A path that begins with `/`, `.` or `~` is always one of this machine.
+fn there(text: &str) -> Option<There<'_>> {
+    let (hand, path) = text.split_once(':')?;
+    hand.parse::<crate::registry::HandName>().is_ok().then_some(There { hand, path })
+}
+
+pub(super) async fn run(setting: &Setting, owner: &mut Owner, options: &Options) -> anyhow::Result<()> {
+    let moved = match (there(&options.source), there(&options.target)) {
+        (None, Some(target)) => copy_in(owner, Path::new(&options.source), &target, &options.session).await?,
+        (Some(source), None) => {
+            copy_out(owner, &source, Path::new(&options.target), &options.session).await?
+        }
+        _ => bail!("one of the two must be HAND:PATH and the other a path of this machine"),
+    };
+    match setting.output {
+        Output::Json => println!("{}", serde_json::json!({"bytes": moved})),
+        Output::Text => println!("copied {moved} bytes"),
+    }
+    Ok(())
+}
+
+fn path_of(place: &There<'_>, session: &str) -> String {
+    format!("/hands/{}/files?session={}&path={}", encoded(place.hand), encoded(session), encoded(place.path))
+}
+
+async fn copy_in(owner: &mut Owner, source: &Path, target: &There<'_>, session: &str) -> anyhow::Result<u64> {
+    std::fs::symlink_metadata(source).with_context(|| format!("{} can't be read", source.display()))?;
+    let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
+    let source = source.to_owned();
+    let packed = tokio::task::spawn_blocking(move || {
+        let mut pipe = SyncIoBridge::new(ours);
+        pack(&source, &mut pipe)?;
+        pipe.shutdown()
+            .map_err(|source_error| hands::sandbox::CopyError::Local { path: source, source: source_error })
+    });
+    let mut progress = Progress::new();
+    let counted = progress.counter();
+    let data = ReaderStream::new(theirs).inspect_ok(move |bytes| counted.add(bytes.len()));
+    let request = Request::builder()
+        .method(Method::PUT)
+        .uri(path_of(target, session))
+        .header(header::HOST, "manyhands")
+        .body(Body::from_stream(data))?;
+    let response = owner.request(request).await?;
+    let status = response.status();
+    let bytes = response.into_body().collect().await?.to_bytes();
+    if !status.is_success() {
+        bail!("{}", refusal(&bytes));
+    }
+    packed.await??;
+    Ok(progress.done())
+}
+
+/// Unpacks beside the target first, so that what broke off leaves nothing behind.
+async fn copy_out(
+    owner: &mut Owner,
+    source: &There<'_>,
+    target: &Path,
+    session: &str,
+) -> anyhow::Result<u64> {
+    if std::fs::symlink_metadata(target).is_ok() {
+        bail!("{} exists already: name something new", target.display());
+    }
+    let beside = beside(target)?;
+    let response = owner.send(Method::GET, &path_of(source, session), None).await?;
+    let status = response.status();
+    let mut body = response.into_body();
+    if !status.is_success() {
+        bail!("{}", refusal(&body.collect().await?.to_bytes()));
+    }
+    let (mut ours, theirs) = tokio::io::duplex(PIPE_BYTES);
+    let unpacked = tokio::task::spawn_blocking({
+        let beside = beside.clone();
+        move || unpack(SyncIoBridge::new(theirs), &beside)
+    });
+    let mut progress = Progress::new();
+    let counter = progress.counter();
+    let mut broken = None;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.context("the copy broke off")?;
+        match frame.into_data() {
+            Ok(data) => {
+                counter.add(data.len());
+                // The reader stops early only when unpacking failed, which is told below.
+                let _ = ours.write_all(&data).await;
+            }
+            Err(frame) => broken = frame.into_trailers().ok().and_then(|mut t| t.remove(ERROR_TRAILER)),
+        }
+    }
+    drop(ours);
+    let unpacked = unpacked.await?;
+    if let Some(sentence) = broken {
+        remove(&beside);
+        bail!("{}", sentence.to_str().unwrap_or("the copy broke off"));
+    }
+    if let Err(error) = unpacked {
+        remove(&beside);
+        return Err(error.into());
+    }
+    std::fs::rename(&beside, target).with_context(|| format!("{} can't be made", target.display()))?;
+    Ok(progress.done())
+}
+
+fn beside(target: &Path) -> anyhow::Result<PathBuf> {
+    let name = target.file_name().context("the target needs a name")?.to_string_lossy();
+    Ok(target.with_file_name(format!(".{name}.{}", std::process::id())))
+}
+
+fn remove(path: &Path) {
+    let _ = if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
+}
+
+/// Says on a terminal how far it has come.
+struct Progress(std::sync::Arc<Counter>);
+
+struct Counter {
+    bytes: std::sync::atomic::AtomicU64,
+    terminal: bool,
+}
+
+/// How much more is copied before it is said again, in bytes.
+const SAID_EVERY: u64 = 8 << 20;
+
+impl Progress {
+    fn new() -> Self {
+        let terminal = std::io::stderr().is_terminal();
+        Self(std::sync::Arc::new(Counter { bytes: 0.into(), terminal }))
+    }
+
+    fn counter(&self) -> std::sync::Arc<Counter> {
+        self.0.clone()
+    }
+
+    fn done(&mut self) -> u64 {
+        if self.0.terminal {
+            eprint!("\r\x1b[K");
+        }
+        self.0.bytes.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+impl Counter {
+    fn add(&self, bytes: usize) {
+        let more = bytes as u64;
+        let before = self.bytes.fetch_add(more, std::sync::atomic::Ordering::Relaxed);
+        if self.terminal && (before + more) / SAID_EVERY != before / SAID_EVERY {
+            eprint!("\r{} MiB", (before + more) >> 20);
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! `manyhands doctor`: what this machine can offer, and the one thing to do about each lack.
+
+use std::process::ExitCode;
+
+use hands::sandbox::{Finding, SandboxConfig, State, inspect};
+use serde_json::json;
+
+use super::{Output, Setting};
+
+pub(super) fn run(setting: &Setting) -> anyhow::Result<ExitCode> {
+    let config = SandboxConfig::new(std::env::current_exe()?);
+    let findings = inspect(&config, &setting.config.data);
+    match setting.output {
+        Output::Json => println!("{}", findings.iter().map(shown).collect::<serde_json::Value>()),
+        Output::Text => findings.iter().for_each(print),
+    }
+    let missing = findings.iter().any(|finding| finding.state == State::Missing);
+    Ok(if missing { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn state(state: State) -> &'static str {
+    match state {
+        State::Fine => "ok",
+        State::Weaker => "weaker",
+        State::Missing => "missing",
+    }
+}
+
+fn shown(finding: &Finding) -> serde_json::Value {
+    json!({
+        "subject": finding.subject,
+        "state": state(finding.state),
+        "found": finding.found,
+        "remedy": finding.remedy,
+    })
+}
+
+fn print(finding: &Finding) {
+    println!("{:<8} {}: {}", state(finding.state), finding.subject, finding.found);
+    if let Some(remedy) = &finding.remedy {
+        println!("         → {remedy}");
+    }
+}

@@ -1,0 +1,108 @@
+//! `manyhands hand cp`: a tar stream in and out of an instance.
+
+use std::io;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, Query, Request, State};
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use hands::sandbox::CopyError;
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use http_body::Frame;
+use http_body_util::StreamBody;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio_util::io::{ReaderStream, StreamReader};
+
+use super::Refusal;
+use crate::access::Principal;
+use crate::leases::InUse;
+use crate::registry::Registered;
+use crate::serve::Gateway;
+use crate::session::{By, Via};
+
+/// The trailer that says why a stream out broke off: by then its status is long gone.
+pub const ERROR_TRAILER: HeaderName = HeaderName::from_static("manyhands-error");
+/// Bytes between the sandbox and the socket.
+const PIPE_BYTES: usize = 256 << 10;
+
+/// Which file, of which instance.
+#[derive(Deserialize)]
+pub(super) struct Which {
+    session: String,
+    path: String,
+}
+
+pub(super) async fn copy_in(
+    State(gateway): State<Arc<Gateway>>,
+    Path(hand): Path<String>,
+    Query(which): Query<Which>,
+    request: Request,
+) -> Result<Json<Value>, Refusal> {
+    let (hand, in_use) = instance(&gateway, &hand, &which.session).await?;
+    let files = hand.hand.files().ok_or_else(|| no_files(&hand))?;
+    let body = request.into_body().into_data_stream().map_err(io::Error::other);
+    let cancel = gateway.closing.child_token();
+    files
+        .copy_in(&in_use.instance.handle, &which.path, Box::new(StreamReader::new(body)), &cancel)
+        .await
+        .map_err(|error| Refusal::invalid(sentence(&error)))?;
+    Ok(Json(json!({"copied": true})))
+}
+
+pub(super) async fn copy_out(
+    State(gateway): State<Arc<Gateway>>,
+    Path(hand): Path<String>,
+    Query(which): Query<Which>,
+) -> Result<Response, Refusal> {
+    let (hand, in_use) = instance(&gateway, &hand, &which.session).await?;
+    if hand.hand.files().is_none() {
+        return Err(no_files(&hand));
+    }
+    let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
+    let cancel = gateway.closing.child_token();
+    let copied = gateway.tasks.spawn(async move {
+        let mut ours = ours;
+        let Some(files) = hand.hand.files() else { return Ok(()) };
+        files.copy_out(&in_use.instance.handle, &which.path, &mut ours, &|_| {}, &cancel).await
+    });
+    let data = ReaderStream::new(theirs).map_ok(Frame::data);
+    let end = stream::once(async move {
+        match copied.await {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(Ok(Frame::trailers(trailers(&sentence(&error))))),
+            Err(error) => Some(Err(io::Error::other(error))),
+        }
+    })
+    .filter_map(|end| async move { end });
+    let mut response = Response::new(Body::new(StreamBody::new(data.chain(end))));
+    response.headers_mut().insert(header::TRAILER, HeaderValue::from_static("manyhands-error"));
+    Ok(response)
+}
+
+fn trailers(sentence: &str) -> HeaderMap {
+    let plain: String = sentence.chars().map(|c| if c.is_ascii_graphic() { c } else { ' ' }).collect();
+    let value = HeaderValue::from_maybe_shared(Bytes::from(plain));
+    HeaderMap::from_iter(value.ok().map(|value| (ERROR_TRAILER, value)))
+}
+
+/// The instance that calls of the session would use, provisioned when there is none.
+async fn instance(gateway: &Gateway, hand: &str, session: &str) -> Result<(Arc<Registered>, InUse), Refusal> {
+    let hand = gateway.registry.get(hand)?;
+    let principal = Principal::owner();
+    let by = By { principal: principal.to_string(), client: None, via: Via::Cli };
+    let session = gateway.sessions.open(&principal, &session.parse()?, &by).await?.id;
+    let (in_use, _) = gateway.leases.acquire(session, &principal, &hand).await?;
+    Ok((hand, in_use))
+}
+
+fn no_files(hand: &Registered) -> Refusal {
+    Refusal::invalid(format!("the hand {} has no files to copy", hand.name))
+}
+
+fn sentence(error: &CopyError) -> String {
+    error.to_string()
+}
