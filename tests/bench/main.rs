@@ -29,7 +29,8 @@ async fn main() -> Result<()> {
         missed += rows.iter().filter(|row| !row.must_holds()).count();
     }
     println!("D, one 4 KiB overwrite and fdatasync: {:.2} ms at p50", disk::d(scratch.path())? * 1e3);
-    if missed > 0 { bail!("{missed} promises missed") } else { Ok(()) }
+    ensure!(missed == 0, "{missed} promises missed");
+    Ok(())
 }
 
 async fn rows(room: &str, scratch: &Path) -> Result<Vec<report::Row>> {

@@ -177,6 +177,7 @@ pub fn binary() -> PathBuf {
 }
 
 /// The binary with this data directory and nothing of ours in its environment, ready for arguments.
+#[expect(clippy::disallowed_methods, reason = "the tests are a program of their own")]
 pub fn command(data: &Path) -> Command {
     let mut command = Command::new(binary());
     for (name, _) in std::env::vars_os() {

@@ -24,7 +24,7 @@ const USER: &str = "manyhands";
 /// The socket in its directory.
 const SOCKET: &str = ".s.PGSQL.5432";
 /// How long our own server may take to start, on a machine that is busy with other tests.
-const START_TIMEOUT: Duration = Duration::from_secs(120);
+const START_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// An empty database, gone with this value.
 #[derive(Debug)]
