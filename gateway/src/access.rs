@@ -1,4 +1,9 @@
-//! Who is calling.
+//! Who is calling, and may they.
+//!
+//! **Invariant:** a request gets its [`Principal`] here, from its bearer token, and from nothing else: no
+//! name that a client gives itself, no session id and no header decides who it is.
+
+pub mod token;
 
 use std::fmt;
 

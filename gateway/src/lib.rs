@@ -1,6 +1,14 @@
 //! Manyhands: many brains, many hands, one log. `ARCHITECTURE.md` is the map.
 
 pub mod access;
+pub mod calls;
+pub mod cli;
 pub mod clock;
+pub mod config;
 pub mod database;
+pub mod error;
+pub mod leases;
+pub mod mcp;
+pub mod registry;
+pub mod serve;
 pub mod session;

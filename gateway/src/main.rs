@@ -1,1 +1,11 @@
-fn main() {}
+//! The binary `manyhands`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    // First of all, while there is one thread: these commands replace or become small processes.
+    if let Some(code) = hands::sandbox::dispatch(std::env::args_os().skip(1)) {
+        return code;
+    }
+    gateway::cli::main()
+}

@@ -6,6 +6,7 @@
 mod calls;
 mod changes;
 mod delete;
+mod emit;
 mod event;
 mod log;
 mod name;
@@ -23,6 +24,7 @@ use sqlx::any::AnyRow;
 
 pub use calls::{KeyedCall, OpenCall};
 pub use changes::{Change, Changes};
+pub use emit::*;
 pub use event::*;
 pub use log::*;
 pub use name::{BadName, SESSION_NAME_MAX, SessionName, SessionRef};
@@ -339,6 +341,12 @@ impl Sessions {
                 },
             )
             .await
+    }
+
+    /// Whether the database answers.
+    pub async fn ready(&self) -> Result<(), DatabaseError> {
+        sqlx::query("select 1").execute(self.database.reader()).await?;
+        Ok(())
     }
 
     /// What a principal has.

@@ -37,6 +37,9 @@ pub trait Hand: Send + Sync + 'static {
     async fn execute(&self, handle: &Handle, call: &Call, context: CallContext)
     -> Result<Outcome, HandError>;
 
+    /// Whether the instance is there, as far as can be told without asking it.
+    fn alive(&self, handle: &Handle) -> bool;
+
     /// Ends the instance and everything that runs in it. Its work stays. Idempotent.
     async fn release(&self, handle: Handle) -> Result<(), HandError>;
 

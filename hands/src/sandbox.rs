@@ -1,1 +1,299 @@
-//! A sandbox on this machine.
+//! A sandbox on this machine: `bubblewrap` around a shell, with a persistent `/workspace`.
+//!
+//! ```text
+//! gateway ──spawns──> manyhands sandbox-enter ──becomes──> bwrap ──PID 1──> manyhands sandbox-init
+//!    │                  limits, user, mounts              namespaces, seccomp        │ starts
+//!    └───────────────── one socket per call, passed through PID 1 ──────────> call runner ──> bash -lc
+//! ```
+//!
+//! **Invariant:** nothing in the sandbox lives longer than the gateway's end of the control socket:
+//! PID 1 ends with it, and the kernel ends the rest. The gateway trusts nothing that comes out.
+
+mod call;
+mod cgroup;
+mod children;
+mod enter;
+mod idmap;
+mod init;
+mod instance;
+mod owner;
+mod reap;
+mod refusal;
+mod runner;
+pub mod seccomp;
+mod stage;
+mod tree;
+mod watch;
+mod wire;
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+use tokio_util::task::TaskTracker;
+
+use self::cgroup::Hierarchies;
+use self::instance::Instance;
+use crate::posix::{Posix, Surroundings};
+use crate::{Call, CallContext, Hand, HandError, Handle, InstanceId, Lease, Outcome, Tool};
+
+/// Where the instance's work folder is in the sandbox.
+pub const WORKSPACE: &str = "/workspace";
+
+/// What a sandbox is made of.
+#[derive(Clone, Debug)]
+pub struct SandboxConfig {
+    /// Our own program: it must answer to the hidden commands of [`dispatch`].
+    pub program: PathBuf,
+    /// What else of this machine it shows.
+    pub mounts: Vec<Mount>,
+    /// Whether it has this machine's network.
+    pub network: Network,
+    /// What it may use.
+    pub limits: Limits,
+}
+
+/// A file or folder of this machine shown in the sandbox.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// Where it is on this machine, absolute.
+    pub host: PathBuf,
+    /// Where it appears, absolute.
+    pub at: PathBuf,
+    /// What may be done with it.
+    pub access: Access,
+}
+
+/// What may be done with a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Access {
+    /// Reading.
+    ReadOnly,
+    /// Reading and writing.
+    ReadWrite,
+}
+
+/// A sandbox's network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Network {
+    /// Nothing but a loopback of its own.
+    None,
+    /// This machine's, loopback included.
+    Host,
+}
+
+/// What one instance may use.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limits {
+    /// Memory of all its processes and of `/tmp`, in bytes. Without a cgroup: data of each process.
+    pub memory: u64,
+    /// Processes and threads.
+    pub processes: u64,
+    /// Processor time per time, in thousandths of a processor. Only with a cgroup. By default two
+    /// processors, and on a small machine three quarters of what it has.
+    pub millicpus: u64,
+    /// `/workspace`, in bytes.
+    pub workspace: u64,
+    /// `/tmp`, in bytes.
+    pub tmp: u64,
+    /// What one call may print, in bytes.
+    pub output: usize,
+    /// What must be free on the disk of the work folder for a call to start, in bytes.
+    pub free_disk: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            memory: 2 << 30,
+            processes: 512,
+            millicpus: processors().saturating_mul(750).min(2000),
+            workspace: 2 << 30,
+            tmp: 512 << 20,
+            output: 64 << 20,
+            free_disk: 1 << 30,
+        }
+    }
+}
+
+fn processors() -> u64 {
+    std::thread::available_parallelism().map_or(1, |processors| processors.get() as u64)
+}
+
+/// A kind of hand that gives each lease a sandbox.
+pub struct Sandbox {
+    config: SandboxConfig,
+    hierarchies: Hierarchies,
+    posix: Posix,
+    instances: Mutex<HashMap<InstanceId, Slot>>,
+    tasks: TaskTracker,
+}
+
+/// One instance's place: locked while it is being made, so that ten first calls make one.
+type Slot = Arc<Mutex<Option<Arc<Instance>>>>;
+
+impl Sandbox {
+    /// A hand that has made nothing yet.
+    pub fn new(config: SandboxConfig) -> Self {
+        let posix = Posix::new(surroundings(&config));
+        Self {
+            config,
+            hierarchies: Hierarchies::find(),
+            posix,
+            instances: Mutex::default(),
+            tasks: TaskTracker::new(),
+        }
+    }
+
+    /// Ends every instance and waits until nothing of them runs.
+    pub async fn shutdown(&self) {
+        let instances: Vec<InstanceId> = self.instances.lock().await.keys().cloned().collect();
+        for instance in instances {
+            let _ = self.release(Handle { instance }).await;
+        }
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    async fn slot(&self, instance: &InstanceId) -> Slot {
+        Arc::clone(self.instances.lock().await.entry(instance.clone()).or_default())
+    }
+
+    /// The living instance behind a handle.
+    async fn instance(&self, handle: &Handle) -> Result<Arc<Instance>, HandError> {
+        let lost = |why: String| HandError::Lost { may_have_run: false, why };
+        let slot = self.instances.lock().await.get(&handle.instance).map(Arc::clone);
+        let Some(slot) = slot else { return Err(lost("its sandbox was released".into())) };
+        let instance = slot.lock().await.as_ref().map(Arc::clone);
+        let Some(instance) = instance else { return Err(lost("its sandbox was released".into())) };
+        match instance.why_lost() {
+            Some(why) => Err(lost(why)),
+            None => Ok(instance),
+        }
+    }
+}
+
+#[async_trait]
+impl Hand for Sandbox {
+    async fn tools(&self) -> Result<Vec<Tool>, HandError> {
+        Ok(self.posix.tools())
+    }
+
+    async fn provision(&self, lease: &Lease) -> Result<Handle, HandError> {
+        let slot = self.slot(&lease.instance).await;
+        let mut place = slot.lock().await;
+        if let Some(instance) = place.as_ref()
+            && instance.why_lost().is_none()
+        {
+            return Ok(Handle { instance: lease.instance.clone() });
+        }
+        if let Some(old) = place.take() {
+            old.end("it was lost").await;
+        }
+        *place = Some(Instance::start(&self.config, &self.hierarchies, lease, &self.tasks).await?);
+        Ok(Handle { instance: lease.instance.clone() })
+    }
+
+    async fn execute(
+        &self,
+        handle: &Handle,
+        call: &Call,
+        context: CallContext,
+    ) -> Result<Outcome, HandError> {
+        let instance = self.instance(handle).await?;
+        self.posix.execute(&*instance, call, &context).await
+    }
+
+    fn alive(&self, handle: &Handle) -> bool {
+        // Somebody who holds a lock here is making or ending one: it counts as there.
+        let Ok(instances) = self.instances.try_lock() else { return true };
+        let Some(slot) = instances.get(&handle.instance) else { return false };
+        let Ok(place) = slot.try_lock() else { return true };
+        place.as_ref().is_some_and(|instance| instance.why_lost().is_none())
+    }
+
+    async fn release(&self, handle: Handle) -> Result<(), HandError> {
+        let slot = self.instances.lock().await.remove(&handle.instance);
+        if let Some(slot) = slot
+            && let Some(instance) = slot.lock().await.take()
+        {
+            instance.end("its sandbox was released").await;
+        }
+        Ok(())
+    }
+
+    async fn reap(&self, instances: &[InstanceId]) -> Result<(), HandError> {
+        reap::reap(instances).await
+    }
+
+    fn about(&self) -> Value {
+        let limits = &self.config.limits;
+        json!({
+            "kind": "sandbox",
+            "isolation": "bubblewrap: own user, mount, PID, IPC, UTS and network namespaces, no capabilities, seccomp",
+            "network": self.config.network,
+            "mounts": self.config.mounts,
+            "limited_together": self.hierarchies.offered(),
+            "limits": {
+                "memory_bytes": limits.memory,
+                "processes": limits.processes,
+                "millicpus": limits.millicpus,
+                "workspace_bytes": limits.workspace,
+                "tmp_bytes": limits.tmp,
+                "output_bytes": limits.output,
+                "free_disk_bytes": limits.free_disk,
+            },
+        })
+    }
+}
+
+/// Answers the two hidden commands by which our own program takes part in a sandbox, and `None` to any
+/// other. To be called first in `main`, before any thread: it may replace the process.
+///
+/// `arguments` are those after the program's name: `sandbox-enter JSON` or `sandbox-init INSTANCE [PROCESSES]`.
+pub fn dispatch(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
+    let mut arguments = arguments.into_iter().take(3);
+    let mut next = || arguments.next().and_then(|argument| argument.into_string().ok());
+    match (next()?.as_str(), next(), next()) {
+        ("sandbox-enter", Some(spec), None) => Some(enter::main(&spec)),
+        ("sandbox-init", Some(role), None) if role == init::CALL => Some(runner::main()),
+        ("sandbox-init", Some(_), processes) => {
+            Some(init::main(processes.and_then(|processes| processes.parse().ok())))
+        }
+        _ => None,
+    }
+}
+
+/// What runs commands: `bash` where this machine has it, for the sandbox shows the same programs.
+fn shell() -> &'static str {
+    if Path::new("/usr/bin/bash").exists() || Path::new("/bin/bash").exists() { "bash" } else { "sh" }
+}
+
+/// What the tools say about the world they work in.
+fn surroundings(config: &SandboxConfig) -> Surroundings {
+    let roots = [WORKSPACE, "/tmp"].map(PathBuf::from).into_iter();
+    let writable = config.mounts.iter().filter(|mount| mount.access == Access::ReadWrite);
+    let mounts = config.mounts.iter().map(|mount| {
+        let how = if mount.access == Access::ReadOnly { " (read-only)" } else { "" };
+        format!("{}{how}", mount.at.display())
+    });
+    Surroundings {
+        shell: shell(),
+        workspace: WORKSPACE.into(),
+        writable: roots.chain(writable.map(|mount| mount.at.clone())).collect(),
+        mounts: mounts.collect(),
+        network: match config.network {
+            Network::None => "no network",
+            Network::Host => "the network of the machine it runs on",
+        },
+        output: config.limits.output,
+    }
+}

@@ -104,8 +104,8 @@ create table instance (
     hand       text not null,
     kind       text not null,
     node       text not null,
-    created_at text not null,
-    unique (session, hand)
+    lost       bigint not null default 0,
+    created_at text not null
 );
 
 -- Hands added at run time.

@@ -90,8 +90,8 @@ create table instance (
     hand       text not null,
     kind       text not null,
     node       text not null,
-    created_at text not null,
-    unique (session, hand)
+    lost       integer not null default 0,
+    created_at text not null
 ) strict, without rowid;
 
 -- Hands added at run time.

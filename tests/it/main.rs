@@ -1,5 +1,11 @@
-//! Everything that drives the real thing, as one test binary.
+//! The one test binary: everything here drives the real thing.
 
 mod database;
+mod hand;
 mod log;
+mod sandbox;
+mod sandbox_kit;
+mod sandbox_limits;
+mod sandbox_tools;
 mod session;
+mod tidy;

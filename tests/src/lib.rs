@@ -1,3 +1,4 @@
-//! The kit that the tests share.
+//! The kit: what the tests have in common. Fake only what we do not own.
 
+pub mod gateway;
 pub mod postgres;

@@ -1,0 +1,284 @@
+//! One call of one tool, from asking to its outcome, at most once.
+//!
+//! **Invariant:** `agent.tool_use` says that it was asked for; `hand.call_started` is durable before the hand
+//! is touched; `agent.tool_result` follows. A call runs on a task of this process and not of its connection, so
+//! a client that goes away loses no outcome. Knows nothing of MCP.
+
+mod answer;
+mod run;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+pub use answer::{Answer, Replayed};
+use hands::Tool;
+use serde_json::{Map, Value};
+use tokio::sync::{broadcast, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::access::Principal;
+use crate::leases::{LeaseError, Leases};
+use crate::registry::Registered;
+use crate::session::{By, CallKey, LogError, OutputError, SessionError, SessionId, Sessions};
+
+/// Pieces of output that wait for a slow listener before it misses some.
+const NEWS_WAITING_MAX: usize = 64;
+
+/// What a brain asks for.
+#[derive(Clone)]
+pub struct Ask {
+    /// Who asks, as the log has it.
+    pub by: By,
+    /// On whose behalf.
+    pub principal: Principal,
+    /// In which session, which is the principal's.
+    pub session: SessionId,
+    /// Of which hand.
+    pub hand: Arc<Registered>,
+    /// Which tool of it.
+    pub tool: Tool,
+    /// With which arguments.
+    pub arguments: Map<String, Value>,
+    /// How a repeat is recognised.
+    pub key: Option<CallKey>,
+}
+
+/// Why a call has no answer.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum CallError {
+    /// The principal runs as many as it may.
+    #[error(
+        "{limit} calls are running, the most that one principal may have (limits.running_calls): wait for one to end, or cancel one"
+    )]
+    TooMany {
+        /// The limit.
+        limit: usize,
+    },
+    /// The key belongs to another call.
+    #[error(
+        "this call key was used for another tool or other arguments: a repeat must be the same call, a new call needs a new key"
+    )]
+    KeyMismatch,
+    /// The gateway is shutting down.
+    #[error("the gateway is shutting down: the call did not run")]
+    Closing,
+    /// The log refused, and the call did not run.
+    #[error("{0}: the call did not run")]
+    Log(Arc<LogError>),
+    /// The call ran, and the log does not have its outcome yet.
+    #[error("the call ended ({ending}), but its outcome could not be written to the log: {source}")]
+    Unrecorded {
+        /// How it ended.
+        ending: &'static str,
+        /// Why it is not written.
+        source: Arc<LogError>,
+    },
+    /// The session refused, and the call did not run.
+    #[error("{0}: the call did not run")]
+    Session(Arc<SessionError>),
+    /// The call ran, and its output could not be kept.
+    #[error("the call ended, but its output could not be stored: {0}")]
+    Output(Arc<OutputError>),
+    /// The hand could not be let go of, and the call did not run.
+    #[error("{0}: the call did not run")]
+    Lease(Arc<LeaseError>),
+}
+
+impl From<LogError> for CallError {
+    fn from(error: LogError) -> Self {
+        Self::Log(Arc::new(error))
+    }
+}
+
+impl From<SessionError> for CallError {
+    fn from(error: SessionError) -> Self {
+        Self::Session(Arc::new(error))
+    }
+}
+
+/// What the asker of a running call hears.
+pub enum News {
+    /// It printed something.
+    Output(Arc<str>),
+    /// It has ended.
+    Ended(Result<Arc<Answer>, CallError>),
+}
+
+/// The calls that run in this process.
+#[derive(Clone)]
+pub struct Calls(Arc<Inner>);
+
+struct Inner {
+    sessions: Arc<Sessions>,
+    leases: Arc<Leases>,
+    running_max: usize,
+    table: Mutex<Table>,
+    tasks: TaskTracker,
+    closing: CancellationToken,
+}
+
+#[derive(Default)]
+struct Table {
+    by_key: HashMap<(SessionId, CallKey), Arc<Running>>,
+    by_principal: HashMap<Principal, usize>,
+}
+
+struct Running {
+    ask: Ask,
+    cancel: CancellationToken,
+    /// How many askers still want the outcome.
+    interest: Mutex<usize>,
+    output: broadcast::Sender<Arc<str>>,
+    ended: watch::Sender<Option<Result<Arc<Answer>, CallError>>>,
+}
+
+/// An asker's hold on a running call. When the last one is dropped before the end, the call is cancelled.
+pub struct Ticket {
+    running: Arc<Running>,
+    output: broadcast::Receiver<Arc<str>>,
+    ended: watch::Receiver<Option<Result<Arc<Answer>, CallError>>>,
+}
+
+impl Calls {
+    /// No calls yet. `closing` cancels what still runs.
+    pub fn new(
+        sessions: Arc<Sessions>,
+        leases: Arc<Leases>,
+        running_max: usize,
+        closing: CancellationToken,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            sessions,
+            leases,
+            running_max,
+            table: Mutex::default(),
+            tasks: TaskTracker::new(),
+            closing,
+        }))
+    }
+
+    /// Begins a call, or joins the one that it repeats.
+    pub fn begin(&self, ask: Ask) -> Result<Ticket, CallError> {
+        let key = ask.key.clone().map(|key| (ask.session, key));
+        let mut table = self.0.table();
+        if let Some(running) = key.as_ref().and_then(|key| table.by_key.get(key)) {
+            let same = running.ask.tool.name == ask.tool.name
+                && running.ask.hand.name == ask.hand.name
+                && running.ask.arguments == ask.arguments;
+            match ask.key {
+                _ if same => return Ok(Ticket::join(running)),
+                Some(CallKey::Forever(_)) => return Err(CallError::KeyMismatch),
+                _ => {}
+            }
+        }
+        if self.0.tasks.is_closed() {
+            return Err(CallError::Closing);
+        }
+        let count = table.by_principal.entry(ask.principal.clone()).or_default();
+        if *count >= self.0.running_max {
+            return Err(CallError::TooMany { limit: self.0.running_max });
+        }
+        *count += 1;
+        let running = Arc::new(Running::new(ask, self.0.closing.child_token()));
+        if let Some(key) = &key {
+            table.by_key.insert(key.clone(), running.clone());
+        }
+        drop(table);
+        let ticket = Ticket::join(&running);
+        let calls = self.clone();
+        self.0.tasks.spawn(async move {
+            calls.0.drive(&running).await;
+            calls.0.leave(&running, key.as_ref());
+        });
+        Ok(ticket)
+    }
+
+    /// How many calls run here.
+    pub fn running(&self) -> usize {
+        self.0.tasks.len()
+    }
+
+    /// Takes no more calls, and waits until none runs. Fire `closing` to hurry them.
+    pub async fn drained(&self) {
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+    }
+}
+
+impl Inner {
+    fn leave(&self, running: &Arc<Running>, key: Option<&(SessionId, CallKey)>) {
+        let mut table = self.table();
+        if let Some(key) = key {
+            if table.by_key.get(key).is_some_and(|known| Arc::ptr_eq(known, running)) {
+                table.by_key.remove(key);
+            }
+        }
+        if let Some(count) = table.by_principal.get_mut(&running.ask.principal) {
+            *count -= 1;
+            if *count == 0 {
+                table.by_principal.remove(&running.ask.principal);
+            }
+        }
+    }
+
+    fn table(&self) -> std::sync::MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Running {
+    fn new(ask: Ask, cancel: CancellationToken) -> Self {
+        Self {
+            ask,
+            cancel,
+            interest: Mutex::new(0),
+            output: broadcast::Sender::new(NEWS_WAITING_MAX),
+            ended: watch::Sender::new(None),
+        }
+    }
+
+    fn interest(&self) -> std::sync::MutexGuard<'_, usize> {
+        self.interest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ticket {
+    fn join(running: &Arc<Running>) -> Self {
+        *running.interest() += 1;
+        Self {
+            running: running.clone(),
+            output: running.output.subscribe(),
+            ended: running.ended.subscribe(),
+        }
+    }
+
+    /// Waits for the next news. Output that a slow asker missed is skipped.
+    pub async fn next(&mut self) -> News {
+        loop {
+            if let Some(end) = self.ended.borrow_and_update().clone() {
+                return News::Ended(end);
+            }
+            tokio::select! {
+                output = self.output.recv() => match output {
+                    Ok(text) => return News::Output(text),
+                    Err(broadcast::error::RecvError::Lagged(_)) => {}
+                    Err(broadcast::error::RecvError::Closed) => return News::Ended(Err(CallError::Closing)),
+                },
+                changed = self.ended.changed() => if changed.is_err() {
+                    return News::Ended(Err(CallError::Closing));
+                },
+            }
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut interest = self.running.interest();
+        *interest -= 1;
+        if *interest == 0 && self.running.ended.borrow().is_none() {
+            self.running.cancel.cancel();
+        }
+    }
+}

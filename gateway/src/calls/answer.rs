@@ -1,0 +1,164 @@
+//! What a call gave, in the two shapes it has: in the log, and towards whoever asked.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use hands::{Content, Ending, Outcome};
+use serde_json::{Value, json};
+
+use crate::session::{Body, CallOutcome, Event, EventId, OutputRef, Seq, SessionId};
+
+/// Most characters of text that an answer shows. The rest is stored beside the log.
+pub const SHOWN_CHARS_MAX: usize = 48_000;
+/// How many of them come from the beginning of a longer text.
+const HEAD_CHARS: usize = 32_000;
+/// Room for the sentence between head and tail.
+const MARK_CHARS: usize = 200;
+/// Largest image in an event, in bytes. A larger one is stored beside the log.
+const INLINE_IMAGE_MAX: usize = 600 << 10;
+
+/// What a call gave.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// In which session.
+    pub session: SessionId,
+    /// The place of its `agent.tool_result`.
+    pub seq: Seq,
+    /// The `agent.tool_use`.
+    pub tool_use_id: EventId,
+    /// Content blocks as MCP has them.
+    pub content: Vec<Value>,
+    /// The complete output, when `content` is only part of it.
+    pub output: Option<OutputRef>,
+    /// How it ended.
+    pub outcome: CallOutcome,
+    /// Whether this outcome is that of an earlier, identical call.
+    pub replayed: Replayed,
+}
+
+/// Whether an answer was given before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replayed {
+    /// It is the outcome of this call.
+    No,
+    /// It is the outcome of the call that this one repeats.
+    Yes,
+}
+
+impl Answer {
+    /// The answer that an `agent.tool_result` stands for.
+    pub fn replay(event: &Event) -> Option<Self> {
+        let Some(Body::ToolResult { tool_use_id, content, output, outcome, .. }) = event.known() else {
+            return None;
+        };
+        let (session, seq) = (event.session, event.seq);
+        Some(Self { session, seq, tool_use_id, content, output, outcome, replayed: Replayed::Yes })
+    }
+
+    /// Whether the asker should take it as a failure.
+    pub fn is_error(&self) -> bool {
+        self.outcome != CallOutcome::Ok
+    }
+
+    /// Where the complete output can be read.
+    pub fn output_uri(&self) -> Option<String> {
+        self.output.as_ref().map(|_| format!("session://{}/outputs/{}", self.session, self.seq))
+    }
+}
+
+/// An outcome as it goes into the log, and what is stored beside it.
+pub(super) struct Shaped {
+    /// Blocks for the asker.
+    pub(super) shown: Vec<Value>,
+    /// Blocks for the log: the same, but for an image that is too large for it.
+    pub(super) logged: Vec<Value>,
+    /// What to store beside the log.
+    pub(super) stored: Option<Bytes>,
+}
+
+/// Shapes `outcome`, with a `note` in front of it when there is one.
+pub(super) fn shape(outcome: Outcome, note: Option<&str>) -> Shaped {
+    let mut shaped = Shaped { shown: Vec::new(), logged: Vec::new(), stored: None };
+    if let Some(note) = note {
+        shaped.both(text_block(note));
+    }
+    for content in outcome.content {
+        match content {
+            Content::Text(text) => match cut(&text) {
+                None => shaped.both(text_block(&text)),
+                Some(short) => {
+                    shaped.both(text_block(&short));
+                    shaped.stored = Some(Bytes::from(text));
+                }
+            },
+            Content::Image { data, mime } => shaped.image(data, mime),
+        }
+    }
+    shaped
+}
+
+impl Shaped {
+    fn both(&mut self, block: Value) {
+        self.logged.push(block.clone());
+        self.shown.push(block);
+    }
+
+    fn image(&mut self, data: Bytes, mime: &str) {
+        let block = json!({"type": "image", "data": BASE64_STANDARD.encode(&data), "mimeType": mime});
+        if data.len() <= INLINE_IMAGE_MAX {
+            return self.both(block);
+        }
+        self.shown.push(block);
+        self.logged
+            .push(text_block(&format!("[{mime}, {} bytes, stored as this event's output]", data.len())));
+        self.stored = Some(data);
+    }
+}
+
+/// A text content block.
+pub(super) fn text_block(text: &str) -> Value {
+    json!({"type": "text", "text": text})
+}
+
+/// Head and tail of a text that is too long to show, with a sentence between them.
+fn cut(text: &str) -> Option<String> {
+    // A text of no more bytes than that has no more characters.
+    if text.len() <= SHOWN_CHARS_MAX {
+        return None;
+    }
+    let total = text.chars().count();
+    if total <= SHOWN_CHARS_MAX {
+        return None;
+    }
+    let tail_chars = SHOWN_CHARS_MAX - HEAD_CHARS - MARK_CHARS;
+    let head: String = text.chars().take(HEAD_CHARS).collect();
+    let tail: String = text.chars().skip(total - tail_chars).collect();
+    let left_out = total - HEAD_CHARS - tail_chars;
+    Some(format!("{head}\n[… {left_out} of {total} characters left out here; all of it is stored …]\n{tail}"))
+}
+
+/// How a hand's ending stands in the log.
+pub(super) fn outcome_of(ending: Ending) -> CallOutcome {
+    match ending {
+        Ending::Ok => CallOutcome::Ok,
+        Ending::Error => CallOutcome::Error,
+        Ending::Cancelled => CallOutcome::Cancelled,
+        Ending::Timeout => CallOutcome::Timeout,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_text_is_cut_to_the_limit_and_keeps_both_ends() {
+        let text = format!("begin{}end", "é".repeat(100_000));
+        let short = cut(&text).unwrap();
+        assert!(short.chars().count() <= SHOWN_CHARS_MAX, "{}", short.chars().count());
+        assert!(short.starts_with("begin") && short.ends_with("end"));
+        assert!(short.contains("of 100008 characters left out"), "{}", &short[64_000..64_400]);
+        assert_eq!(cut(&"x".repeat(SHOWN_CHARS_MAX)), None);
+        assert_eq!(cut(&"é".repeat(SHOWN_CHARS_MAX)), None);
+    }
+}

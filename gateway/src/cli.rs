@@ -1,0 +1,125 @@
+//! The command line: one file per command.
+//!
+//! Exit codes: 0 done, 1 it failed, 2 wrong usage. Answers go to stdout, logs and errors to stderr.
+
+mod connect;
+mod control;
+mod hand;
+mod serve;
+mod session;
+mod stdio;
+mod token;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::Config;
+
+/// Many brains, many hands, one log: an MCP gateway for long-running agents.
+#[derive(Parser)]
+#[command(name = "manyhands", version, about, max_term_width = 100)]
+struct Arguments {
+    #[command(flatten)]
+    common: Common,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+/// Options that every command has.
+#[derive(Args)]
+struct Common {
+    /// The data directory [env: MANYHANDS_DATA] [default: $XDG_DATA_HOME/manyhands]
+    #[arg(long, global = true, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// The configuration file [default: ./manyhands.toml, when it is there]
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Answer in JSON
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the gateway (the default)
+    Serve(serve::Options),
+    /// Be an MCP server on stdin and stdout
+    Stdio(stdio::Options),
+    /// Print a client's configuration
+    Connect(connect::Options),
+    /// Hands: what executes
+    #[command(subcommand)]
+    Hand(hand::Command),
+    /// Bearer tokens
+    #[command(subcommand)]
+    Token(token::Command),
+    /// Sessions: durable logs
+    #[command(subcommand)]
+    Session(session::Command),
+}
+
+/// How an answer is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Output {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// What every command gets.
+struct Setting {
+    config: Config,
+    output: Output,
+}
+
+/// Runs the command that the arguments name.
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let done = match runtime {
+        Ok(runtime) => runtime.block_on(run(arguments)),
+        Err(error) => Err(error.into()),
+    };
+    match done {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("manyhands: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let Arguments { common, command } = arguments;
+    let mut config = Config::load(common.config.as_deref())?;
+    if let Some(data) = common.data {
+        config.data = data;
+    }
+    let output = if common.json { Output::Json } else { Output::Text };
+    let setting = Setting { config, output };
+    match command.unwrap_or_else(|| Command::Serve(serve::Options::default())) {
+        Command::Serve(options) => serve::run(setting, options).await?,
+        Command::Stdio(options) => stdio::run(setting, options).await?,
+        Command::Connect(options) => connect::run(&setting, &options)?,
+        Command::Hand(command) => return hand::run(&setting, command).await,
+        Command::Token(command) => token::run(&setting, command).await?,
+        Command::Session(command) => session::run(&setting, command).await?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Logs go to stderr: stdout belongs to answers, and on stdio to MCP.
+fn log_to_stderr() {
+    let filter = tracing_subscriber::EnvFilter::new(crate::config::log_filter());
+    // A second subscriber in one process can only be a test's.
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+}
+
+/// Where the gateway is found by clients of this machine.
+fn base_url(listen: SocketAddr) -> String {
+    format!("http://{listen}")
+}

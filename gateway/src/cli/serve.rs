@@ -1,0 +1,66 @@
+//! `manyhands [serve]`
+
+use std::net::SocketAddr;
+
+use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use super::{Setting, base_url, log_to_stderr};
+use crate::serve::{Auth, Server, claude_line};
+
+#[derive(Args, Default)]
+pub(super) struct Options {
+    /// Where to listen [env: MANYHANDS_LISTEN] [default: 127.0.0.1:7777]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<SocketAddr>,
+    /// Ask nobody for a token: everybody is the owner. On loopback only
+    #[arg(long)]
+    no_auth: bool,
+}
+
+pub(super) async fn run(setting: Setting, options: Options) -> anyhow::Result<()> {
+    log_to_stderr();
+    let mut config = setting.config;
+    if let Some(listen) = options.listen {
+        config.listen = listen;
+    }
+    let data = config.data.clone();
+    let server = Server::bind(config, if options.no_auth { Auth::Off } else { Auth::Token }).await?;
+    let base = base_url(server.address());
+    println!("listening on {base}");
+    println!("  data in {}", data.display());
+    println!(
+        "  add it to Claude Code with\n\n    {}\n",
+        claude_line(&base, "default", &server.owner_token()?)
+    );
+    println!("  other clients: manyhands connect codex|gemini|json");
+    server.run(stop_on_signal()?).await?;
+    Ok(())
+}
+
+/// Fires on SIGINT or SIGTERM. A second one ends the process at once, as it does by default.
+pub(super) fn stop_on_signal() -> anyhow::Result<CancellationToken> {
+    let stop = CancellationToken::new();
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let fire = stop.clone();
+    // Lives as long as the process: there is nothing to wait for.
+    std::thread::spawn({
+        let handle = tokio::runtime::Handle::current();
+        move || {
+            handle.block_on(async {
+                let mut wait = async || {
+                    tokio::select! {
+                        _ = interrupt.recv() => {}
+                        _ = terminate.recv() => {}
+                    }
+                };
+                wait().await;
+                fire.cancel();
+                wait().await;
+                std::process::exit(130);
+            });
+        }
+    });
+    Ok(stop)
+}

@@ -1,0 +1,210 @@
+//! `manyhands session new|list|show|events|archive|delete`
+
+use anyhow::bail;
+use axum::body::Body;
+use clap::{Args, Subcommand};
+use http::{Method, Response};
+use http_body_util::BodyExt as _;
+use serde_json::{Value, json};
+
+use super::control::{Owner, encoded, refusal};
+use super::{Output, Setting};
+
+#[derive(Subcommand)]
+pub(super) enum Command {
+    /// Make a session, or find the one of that name
+    New {
+        /// Its name
+        name: Option<String>,
+        #[command(flatten)]
+        whose: Whose,
+    },
+    /// List the sessions of a principal, newest first
+    List {
+        #[command(flatten)]
+        whose: Whose,
+    },
+    /// Show a session's state
+    Show {
+        /// Its name or id
+        session: String,
+        #[command(flatten)]
+        whose: Whose,
+    },
+    /// Print a slice of a session's log
+    Events(Events),
+    /// Make a session read-only; its hands are released, their work stays for 30 days
+    Archive {
+        /// Its name or id
+        session: String,
+        #[command(flatten)]
+        whose: Whose,
+    },
+    /// Delete a session: its log, its outputs and its hands' work
+    Delete {
+        /// Its name or id
+        session: String,
+        #[command(flatten)]
+        whose: Whose,
+    },
+}
+
+#[derive(Args)]
+pub(super) struct Whose {
+    /// Whose session a name means
+    #[arg(long, value_name = "PRINCIPAL", default_value = "local:owner")]
+    principal: String,
+}
+
+#[derive(Args)]
+pub(super) struct Events {
+    /// The session's name or id
+    session: String,
+    /// Only events behind this place
+    #[arg(long, value_name = "N")]
+    after: Option<i64>,
+    /// Only events ahead of this place
+    #[arg(long, value_name = "N")]
+    before: Option<i64>,
+    /// At most so many (1 to 1000) [default: 100]
+    #[arg(long, value_name = "N")]
+    limit: Option<u32>,
+    /// Only this type; may be repeated
+    #[arg(long = "type", value_name = "T")]
+    types: Vec<String>,
+    /// Go on with what is appended, until interrupted
+    #[arg(long)]
+    follow: bool,
+    #[command(flatten)]
+    whose: Whose,
+}
+
+pub(super) async fn run(setting: &Setting, command: Command) -> anyhow::Result<()> {
+    let mut owner = Owner::reach(setting).await?;
+    let done = ask(&mut owner, setting, command).await;
+    owner.leave().await;
+    done
+}
+
+async fn ask(owner: &mut Owner, setting: &Setting, command: Command) -> anyhow::Result<()> {
+    let path = |session: &str, whose: &Whose, rest: &str| {
+        format!("/sessions/{}{rest}?principal={}", encoded(session), encoded(&whose.principal))
+    };
+    match command {
+        Command::New { name, whose } => {
+            let body = json!({"name": name, "principal": whose.principal});
+            show(setting, &owner.ask(Method::POST, "/sessions", Some(body)).await?);
+        }
+        Command::List { whose } => {
+            let path = format!("/sessions?principal={}", encoded(&whose.principal));
+            let sessions = owner.ask(Method::GET, &path, None).await?;
+            match setting.output {
+                Output::Json => println!("{sessions}"),
+                Output::Text => sessions.as_array().into_iter().flatten().for_each(line),
+            }
+        }
+        Command::Show { session, whose } => {
+            show(setting, &owner.ask(Method::GET, &path(&session, &whose, ""), None).await?);
+        }
+        Command::Archive { session, whose } => {
+            show(setting, &owner.ask(Method::POST, &path(&session, &whose, "/archive"), None).await?);
+        }
+        Command::Delete { session, whose } => {
+            show(setting, &owner.ask(Method::DELETE, &path(&session, &whose, ""), None).await?);
+        }
+        Command::Events(wanted) => {
+            let mut path = path(&wanted.session, &wanted.whose, "/events");
+            for (name, value) in
+                [("after", wanted.after), ("before", wanted.before), ("limit", wanted.limit.map(i64::from))]
+            {
+                if let Some(value) = value {
+                    path.push_str(&format!("&{name}={value}"));
+                }
+            }
+            if !wanted.types.is_empty() {
+                path.push_str(&format!("&type={}", encoded(&wanted.types.join(","))));
+            }
+            if wanted.follow {
+                let response = owner.send(Method::GET, &format!("{path}&follow=true"), None).await?;
+                return follow(setting, response).await;
+            }
+            let page = owner.ask(Method::GET, &path, None).await?;
+            match setting.output {
+                Output::Json => println!("{page}"),
+                Output::Text => page["events"].as_array().into_iter().flatten().for_each(event),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Prints events as they come, until the gateway closes or somebody interrupts.
+async fn follow(setting: &Setting, response: Response<Body>) -> anyhow::Result<()> {
+    let status = response.status();
+    let mut body = response.into_body();
+    if !status.is_success() {
+        bail!("{}", refusal(&body.collect().await?.to_bytes()));
+    }
+    let mut waiting = Vec::new();
+    loop {
+        let frame = tokio::select! {
+            frame = body.frame() => frame,
+            _ = tokio::signal::ctrl_c() => return Ok(()),
+        };
+        let Some(frame) = frame else { return Ok(()) };
+        let Ok(data) = frame?.into_data() else { continue };
+        waiting.extend_from_slice(&data);
+        while let Some(end) = waiting.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = waiting.drain(..=end).collect();
+            let shown: Value = serde_json::from_slice(&line)?;
+            match (shown["error"].as_str(), setting.output) {
+                (Some(error), _) => bail!("{error}"),
+                (None, Output::Json) => println!("{shown}"),
+                (None, Output::Text) => event(&shown),
+            }
+        }
+    }
+}
+
+fn show(setting: &Setting, session: &Value) {
+    match setting.output {
+        Output::Json => println!("{session}"),
+        Output::Text => {
+            for (name, value) in
+                session.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null())
+            {
+                println!("{name:<12} {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned));
+            }
+        }
+    }
+}
+
+fn line(session: &Value) {
+    let text = |name: &str| session[name].as_str().unwrap_or("-").to_owned();
+    println!(
+        "{}  {:<24} {:<9} {:>8} events  {}",
+        text("id"),
+        text("name"),
+        text("status"),
+        session["last_seq"],
+        text("updated_at")
+    );
+}
+
+/// One event on one line, its longer parts cut.
+fn event(event: &Value) {
+    const SHOWN: usize = 160;
+    let mut fields = event.clone();
+    if let Some(fields) = fields.as_object_mut() {
+        for known in ["id", "seq", "session", "at", "by", "type"] {
+            fields.remove(known);
+        }
+    }
+    let rest: String = fields.to_string().chars().take(SHOWN).collect();
+    println!(
+        "{:>6} {} {:<20} {rest}",
+        event["seq"],
+        event["at"].as_str().unwrap_or_default(),
+        event["type"].as_str().unwrap_or_default()
+    );
+}

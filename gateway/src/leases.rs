@@ -1,0 +1,213 @@
+//! Who holds which hand: provision on first use, replace what died, release what is idle, reap what a dead
+//! process left.
+//!
+//! **Invariants:** nothing is provisioned before the first call that needs it, and once when many first calls
+//! race. A hand's lease names this process and an epoch; whatever this process writes about the hand is fenced
+//! by that epoch. Only what belongs to a dead process is reaped.
+
+mod instance;
+pub mod node;
+mod settle;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use hands::HandError;
+use instance::Slot;
+pub use instance::{InUse, Instance};
+
+use crate::access::Principal;
+use crate::database::{Database, DatabaseError};
+use crate::leases::node::{NodeId, Nodes};
+use crate::registry::{HandName, Registered, Registry, RegistryError};
+use crate::session::{EventLog, LogError, SessionId};
+
+/// What a lease on a hand is called in the database.
+pub(crate) fn subject(session: SessionId, hand: &HandName) -> String {
+    format!("hand/{session}/{hand}")
+}
+
+/// The hands that this process holds.
+pub struct Leases {
+    database: Database,
+    log: Arc<dyn EventLog>,
+    nodes: Arc<Nodes>,
+    registry: Arc<Registry>,
+    /// Where instances' work is kept: `{work}/{session}/{hand}`.
+    work: PathBuf,
+    instances_max: usize,
+    slots: Mutex<HashMap<(SessionId, HandName), Arc<Slot>>>,
+}
+
+/// Why there is no instance.
+#[derive(Debug, thiserror::Error)]
+pub enum LeaseError {
+    /// The principal has as many as it may.
+    #[error(
+        "{limit} instances of hands are alive, the most that one principal may have (limits.instances): release one with hand_release, or wait until one is idle"
+    )]
+    TooMany {
+        /// The limit.
+        limit: usize,
+    },
+    /// A call is running in it.
+    #[error("a call is running in the hand {0}: wait for it, or cancel it")]
+    Busy(HandName),
+    /// The hand can't be provisioned.
+    #[error(transparent)]
+    Hand(#[from] HandError),
+    /// There is no such hand.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// The log refused.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The database failed.
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+}
+
+impl Leases {
+    /// Holds nothing yet.
+    pub fn new(
+        database: Database,
+        log: Arc<dyn EventLog>,
+        nodes: Arc<Nodes>,
+        registry: Arc<Registry>,
+        work: PathBuf,
+        instances_max: usize,
+    ) -> Self {
+        Self { database, log, nodes, registry, work, instances_max, slots: Mutex::default() }
+    }
+
+    /// The live instance of `hand` for `session`, if there is one; provisions nothing.
+    pub async fn warm(&self, session: SessionId, hand: &Arc<Registered>) -> Option<InUse> {
+        let slot = self.slot(session, &hand.name)?;
+        slot.warm().await
+    }
+
+    /// The live instance of `hand` for `session`, provisioned when there is none. What became of an earlier
+    /// one is written to the log and said in the note of the answer.
+    pub async fn acquire(
+        &self,
+        session: SessionId,
+        principal: &Principal,
+        hand: &Arc<Registered>,
+    ) -> Result<(InUse, Option<&'static str>), LeaseError> {
+        let slot = self.slot_or_new(session, principal, hand)?;
+        let (in_use, note) = slot.acquire(self).await?;
+        Ok((in_use, note))
+    }
+
+    /// Lets go of an instance that died under a call, or was fenced. Writes nothing to the log.
+    pub async fn drop_lost(&self, in_use: &InUse) -> Result<(), LeaseError> {
+        in_use.slot.forget(self, &in_use.instance).await
+    }
+
+    /// Releases the instance of `hand` for `session`, if this process holds one. Its work stays.
+    pub async fn release(&self, session: SessionId, hand: &HandName) -> Result<bool, LeaseError> {
+        let Some(slot) = self.slot(session, hand) else { return Ok(false) };
+        slot.release(self, Duration::ZERO).await
+    }
+
+    /// Releases what nobody has used for as long as its hand says.
+    pub async fn release_idle(&self) {
+        for slot in self.all() {
+            let idle = slot.hand.config.idle();
+            if let Err(error) = slot.release(self, idle).await {
+                if !matches!(error, LeaseError::Busy(_)) {
+                    tracing::warn!(session.id = %slot.session, hand.name = %slot.hand.name, error = %error, "an idle instance could not be released");
+                }
+            }
+        }
+    }
+
+    /// Releases everything, at shutdown or when a hand is removed.
+    pub async fn release_all(&self, of: Option<&HandName>) {
+        for slot in self.all().into_iter().filter(|slot| of.is_none_or(|hand| *hand == slot.hand.name)) {
+            if let Err(error) = slot.release_now(self).await {
+                tracing::warn!(session.id = %slot.session, hand.name = %slot.hand.name, error = %error, "an instance could not be released");
+            }
+        }
+    }
+
+    /// Releases everything of `session`, before it is archived or deleted.
+    pub async fn release_session(&self, session: SessionId) -> Result<(), LeaseError> {
+        for slot in self.all().into_iter().filter(|slot| slot.session == session) {
+            slot.release(self, Duration::ZERO).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes what the hands of a deleted session kept on this machine.
+    pub fn remove_work(&self, session: SessionId) {
+        let work = self.work.join(session.to_string());
+        match std::fs::remove_dir_all(&work) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => {
+                tracing::warn!(session.id = %session, error = %error, "a deleted session's work could not be removed");
+            }
+        }
+    }
+
+    /// Ends everything that this process holds after it was counted dead, without a word to the log: others
+    /// have written what there was to write.
+    pub async fn abandon(&self) {
+        for slot in self.all() {
+            slot.abandon().await;
+        }
+        self.slots().clear();
+    }
+
+    /// The hands that `session` has alive in this process.
+    pub fn alive(&self, session: SessionId) -> Vec<HandName> {
+        let slots = self.slots();
+        let mut alive: Vec<_> = slots
+            .iter()
+            .filter(|((of, _), slot)| *of == session && slot.is_live())
+            .map(|((_, hand), _)| hand.clone())
+            .collect();
+        alive.sort();
+        alive
+    }
+
+    pub(crate) fn me(&self) -> NodeId {
+        self.nodes.me()
+    }
+
+    fn all(&self) -> Vec<Arc<Slot>> {
+        self.slots().values().cloned().collect()
+    }
+
+    fn slot(&self, session: SessionId, hand: &HandName) -> Option<Arc<Slot>> {
+        self.slots().get(&(session, hand.clone())).cloned()
+    }
+
+    fn slot_or_new(
+        &self,
+        session: SessionId,
+        principal: &Principal,
+        hand: &Arc<Registered>,
+    ) -> Result<Arc<Slot>, LeaseError> {
+        let mut slots = self.slots();
+        // A slot that holds nothing and that nobody waits for is only memory.
+        slots.retain(|_, slot| slot.is_live() || Arc::strong_count(slot) > 1);
+        let key = (session, hand.name.clone());
+        if let Some(slot) = slots.get(&key).filter(|slot| Arc::ptr_eq(&slot.hand, hand)) {
+            return Ok(slot.clone());
+        }
+        if slots.values().filter(|slot| slot.principal == *principal).count() >= self.instances_max {
+            return Err(LeaseError::TooMany { limit: self.instances_max });
+        }
+        let slot = Arc::new(Slot::new(session, principal.clone(), hand.clone()));
+        slots.insert(key, slot.clone());
+        Ok(slot)
+    }
+
+    fn slots(&self) -> std::sync::MutexGuard<'_, HashMap<(SessionId, HandName), Arc<Slot>>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

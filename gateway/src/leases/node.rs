@@ -1,0 +1,211 @@
+//! Processes that share a database: who is alive, and who is this.
+//!
+//! A process lives as long as its row's `beat` grows. Every process watches the others by its own monotonic
+//! clock, so clocks that disagree harm nothing. Earlier starts of the same data directory are dead at once:
+//! whoever starts holds the directory's lock.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use sqlx::Row as _;
+use tokio::sync::Mutex;
+
+use crate::clock;
+use crate::database::{Database, DatabaseError};
+
+/// Names a process: new at every start, and when it was counted dead and goes on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct NodeId(pub String);
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The name this process goes by now, shared with those who write it into the log.
+#[derive(Clone)]
+pub struct Me(Arc<RwLock<NodeId>>);
+
+impl Me {
+    /// A process by a fresh name.
+    pub fn new() -> Self {
+        Self(Arc::new(RwLock::new(fresh())))
+    }
+
+    /// The name.
+    pub fn id(&self) -> NodeId {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn rename(&self) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = fresh();
+    }
+}
+
+impl Default for Me {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn fresh() -> NodeId {
+    NodeId(format!("node_{}", clock::id().simple()))
+}
+
+/// Whether this process still counts as alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beat {
+    /// It does.
+    Counted,
+    /// Somebody counted it dead and settled what it had begun.
+    TakenOver,
+}
+
+/// The processes on one database, seen from this one.
+pub struct Nodes {
+    database: Database,
+    me: Me,
+    home: String,
+    host: String,
+    dead_after: Duration,
+    seen: Mutex<HashMap<String, (i64, Instant)>>,
+}
+
+impl Nodes {
+    /// Enters this process, which lives in the data directory named `home`, and counts earlier starts of it dead.
+    pub async fn join(
+        database: Database,
+        me: Me,
+        home: String,
+        host: String,
+        dead_after: Duration,
+    ) -> Result<Self, DatabaseError> {
+        let nodes = Self { database, me, home, host, dead_after, seen: Mutex::default() };
+        nodes.enter().await?;
+        Ok(nodes)
+    }
+
+    /// This process.
+    pub fn me(&self) -> NodeId {
+        self.me.id()
+    }
+
+    /// The data directory that this process lives in.
+    pub fn home(&self) -> &str {
+        &self.home
+    }
+
+    async fn enter(&self) -> Result<(), DatabaseError> {
+        let (id, home, host) = (self.me.id().0, self.home.clone(), self.host.clone());
+        self.database
+            .write(move |connection| {
+                Box::pin(async move {
+                    sqlx::query("update node set status = 'dead' where home = $1 and status = 'alive'")
+                        .bind(home.clone())
+                        .execute(&mut *connection)
+                        .await?;
+                    sqlx::query(
+                        "insert into node (id, home, host, started_at, status) values ($1, $2, $3, $4, 'alive')",
+                    )
+                    .bind(id)
+                    .bind(home)
+                    .bind(host)
+                    .bind(clock::now().to_string())
+                    .execute(&mut *connection)
+                    .await?;
+                    Ok::<_, DatabaseError>(())
+                })
+            })
+            .await
+    }
+
+    /// One sign of life.
+    pub async fn beat(&self) -> Result<Beat, DatabaseError> {
+        let id = self.me.id().0;
+        let rows = self
+            .database
+            .write(move |connection| {
+                Box::pin(async move {
+                    let done =
+                        sqlx::query("update node set beat = beat + 1 where id = $1 and status = 'alive'")
+                            .bind(id)
+                            .execute(&mut *connection)
+                            .await?;
+                    Ok::<_, DatabaseError>(done.rows_affected())
+                })
+            })
+            .await?;
+        Ok(if rows == 0 { Beat::TakenOver } else { Beat::Counted })
+    }
+
+    /// Goes on under a new name after a take-over. Whatever the old name held must be gone by now.
+    pub async fn rejoin(&self) -> Result<(), DatabaseError> {
+        self.me.rename();
+        self.enter().await
+    }
+
+    /// Looks at the others, and counts those dead that have been silent for too long.
+    pub async fn watch(&self) -> Result<(), DatabaseError> {
+        let me = self.me.id().0;
+        let rows = sqlx::query("select id, beat from node where status = 'alive' and id <> $1")
+            .bind(me)
+            .fetch_all(self.database.reader())
+            .await?;
+        let mut seen = self.seen.lock().await;
+        let mut now = HashMap::with_capacity(rows.len());
+        for row in rows {
+            let (id, beat): (String, i64) = (row.try_get("id")?, row.try_get("beat")?);
+            let since = match seen.get(&id) {
+                Some((known, since)) if *known == beat => *since,
+                _ => Instant::now(),
+            };
+            if since.elapsed() >= self.dead_after {
+                self.count_dead(id, beat).await?;
+            } else {
+                now.insert(id, (beat, since));
+            }
+        }
+        *seen = now;
+        Ok(())
+    }
+
+    async fn count_dead(&self, id: String, beat: i64) -> Result<(), DatabaseError> {
+        tracing::warn!(node.id = id, "a gateway process has been silent for too long and counts as dead");
+        self.database
+            .write(move |connection| {
+                Box::pin(async move {
+                    // Not if it moved while we looked.
+                    sqlx::query(
+                        "update node set status = 'dead' where id = $1 and beat = $2 and status = 'alive'",
+                    )
+                    .bind(id)
+                    .bind(beat)
+                    .execute(&mut *connection)
+                    .await?;
+                    Ok::<_, DatabaseError>(())
+                })
+            })
+            .await
+    }
+
+    /// A clean end: what this process had is free at once.
+    pub async fn leave(&self) -> Result<(), DatabaseError> {
+        let id = self.me.id().0;
+        self.database
+            .write(move |connection| {
+                Box::pin(async move {
+                    sqlx::query("update node set status = 'stopped' where id = $1 and status = 'alive'")
+                        .bind(id)
+                        .execute(&mut *connection)
+                        .await?;
+                    Ok::<_, DatabaseError>(())
+                })
+            })
+            .await
+    }
+}

@@ -1,0 +1,187 @@
+//! What a dead process left behind: its calls get their outcome, its instances end.
+//!
+//! **Invariant:** a call that was started is never run again. When nobody can tell whether it ran, its outcome
+//! says so. All of this may be done by several processes at once, and again after a crash: the database accepts
+//! one outcome a call.
+
+use std::collections::BTreeMap;
+
+use hands::InstanceId;
+use sqlx::Row as _;
+
+use super::instance::delete_row;
+use super::{LeaseError, Leases};
+use crate::database::DatabaseError;
+use crate::session::{At, Body, By, CallOutcome, EventId, LogError, NewEvent, SessionId, Via, Work};
+
+/// The outcome of a call whose process died under it.
+const UNKNOWN: &str = "The gateway process that ran this call is gone. The call was started, and nobody can tell \
+     whether it had its effect: it was not run again. Look before you repeat it.";
+/// The outcome of a call whose process died before it.
+const NEVER_RAN: &str =
+    "The gateway process that took this call is gone. The call did not run: you may repeat it.";
+
+struct Open {
+    session: String,
+    principal: String,
+    tool_use_id: String,
+    started: bool,
+}
+
+impl Leases {
+    /// Settles the open calls of every process that is not alive.
+    pub async fn settle(&self) -> Result<(), LeaseError> {
+        for open in self.abandoned_calls().await? {
+            let (Ok(session), Ok(tool_use_id)) = (open.session.parse(), open.tool_use_id.parse()) else {
+                tracing::error!(session.id = open.session, "an open call has an id that can't be read");
+                continue;
+            };
+            let event = NewEvent::of(gateway(&open.principal), &outcome(tool_use_id, open.started));
+            match self.log.append(session, At::End, &[event]).await {
+                // Settled by somebody else, or nothing can be written there any more.
+                Ok(_) | Err(LogError::Settled) => {}
+                Err(LogError::NoSession | LogError::Archived) => self.drop_open(&open).await?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the instances that earlier starts of this data directory left on this machine, and writes that
+    /// those of other dead processes are out of reach.
+    pub async fn reap(&self) -> Result<(), LeaseError> {
+        let mut ours: BTreeMap<String, Vec<InstanceId>> = BTreeMap::new();
+        for row in self.orphans().await? {
+            let (id, hand): (String, String) = (column(&row, "id")?, column(&row, "hand")?);
+            let (session, home): (String, String) = (column(&row, "session")?, column(&row, "home")?);
+            let lost: i64 = column(&row, "lost")?;
+            let here = home == self.nodes.home();
+            if here {
+                ours.entry(column(&row, "kind")?).or_default().push(InstanceId(id.clone()));
+            }
+            if lost == 0 {
+                let principal: String = column(&row, "principal")?;
+                self.write_lost(&session, &principal, hand, &id, if here { Work::Kept } else { Work::Gone })
+                    .await?;
+            }
+        }
+        for (kind, instances) in ours {
+            // Any hand of the kind knows what its instances look like.
+            if let Some(hand) = self.registry.list().into_iter().find(|hand| hand.config.kind() == kind) {
+                hand.hand.reap(&instances).await?;
+            }
+            for id in instances {
+                delete_row(self, &id).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn abandoned_calls(&self) -> Result<Vec<Open>, DatabaseError> {
+        let rows = sqlx::query(
+            "select c.session, c.tool_use_id, c.started, s.principal from open_call c
+             join session s on s.id = c.session
+             where c.node not in (select id from node where status = 'alive')
+             order by c.session, c.tool_use_id",
+        )
+        .fetch_all(self.database.reader())
+        .await?;
+        rows.iter()
+            .map(|row| {
+                Ok(Open {
+                    session: column(row, "session")?,
+                    principal: column(row, "principal")?,
+                    tool_use_id: column(row, "tool_use_id")?,
+                    started: column::<i64>(row, "started")? != 0,
+                })
+            })
+            .collect()
+    }
+
+    async fn orphans(&self) -> Result<Vec<sqlx::any::AnyRow>, DatabaseError> {
+        let rows = sqlx::query(
+            "select i.id, i.session, i.hand, i.kind, i.lost, n.home, coalesce(s.principal, '') as principal
+             from instance i join node n on n.id = i.node left join session s on s.id = i.session
+             where n.status <> 'alive' and (i.lost = 0 or n.home = $1)
+             order by i.session, i.hand",
+        )
+        .bind(self.nodes.home().to_owned())
+        .fetch_all(self.database.reader())
+        .await?;
+        Ok(rows)
+    }
+
+    async fn write_lost(
+        &self,
+        session: &str,
+        principal: &str,
+        hand: String,
+        id: &str,
+        work: Work,
+    ) -> Result<(), LeaseError> {
+        if !self.mark_lost(id).await? {
+            return Ok(());
+        }
+        let Ok(session) = session.parse::<SessionId>() else { return Ok(()) };
+        let event = NewEvent::of(gateway(principal), &Body::HandLost { hand, instance: id.to_owned(), work });
+        match self.log.append(session, At::End, &[event]).await {
+            Ok(_) | Err(LogError::NoSession | LogError::Archived) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Says whether this process is the one to write it.
+    async fn mark_lost(&self, id: &str) -> Result<bool, DatabaseError> {
+        let id = id.to_owned();
+        self.database
+            .write(move |connection| {
+                Box::pin(async move {
+                    let done = sqlx::query("update instance set lost = 1 where id = $1 and lost = 0")
+                        .bind(id)
+                        .execute(&mut *connection)
+                        .await?;
+                    Ok::<_, DatabaseError>(done.rows_affected() > 0)
+                })
+            })
+            .await
+    }
+
+    async fn drop_open(&self, open: &Open) -> Result<(), DatabaseError> {
+        let (session, tool_use_id) = (open.session.clone(), open.tool_use_id.clone());
+        self.database
+            .write(move |connection| {
+                Box::pin(async move {
+                    sqlx::query("delete from open_call where session = $1 and tool_use_id = $2")
+                        .bind(session)
+                        .bind(tool_use_id)
+                        .execute(&mut *connection)
+                        .await?;
+                    Ok::<_, DatabaseError>(())
+                })
+            })
+            .await
+    }
+}
+
+fn outcome(tool_use_id: EventId, started: bool) -> Body {
+    let (text, outcome) =
+        if started { (UNKNOWN, CallOutcome::Unknown) } else { (NEVER_RAN, CallOutcome::Cancelled) };
+    Body::ToolResult {
+        tool_use_id,
+        content: vec![serde_json::json!({"type": "text", "text": text})],
+        output: None,
+        is_error: true,
+        outcome,
+    }
+}
+
+fn gateway(principal: &str) -> By {
+    By { principal: principal.to_owned(), client: None, via: Via::Gateway }
+}
+
+fn column<'r, T>(row: &'r sqlx::any::AnyRow, name: &str) -> Result<T, DatabaseError>
+where
+    T: sqlx::Decode<'r, sqlx::Any> + sqlx::Type<sqlx::Any>,
+{
+    Ok(row.try_get(name)?)
+}

@@ -1,0 +1,227 @@
+//! What an MCP client sees: every hand as tools, every session as resources, in both protocol eras.
+//!
+//! The only rmcp server. [`wire`] stands before it and rejects what is malformed or not allowed; this room
+//! answers what is left. Whose request it is comes with the request ([`View`]), never from what a client says
+//! of itself.
+
+mod listen;
+mod resources;
+mod results;
+mod session_tools;
+mod tools;
+pub mod wire;
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, Implementation, InitializeRequestParams, InitializeResult,
+    ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
+    ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig,
+    SubscribeRequestParams, SubscriptionFilter, UnsubscribeRequestParams,
+};
+use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
+use rmcp::{ErrorData, RoleServer, ServerHandler};
+use tokio_util::sync::DropGuard;
+
+use crate::access::Principal;
+use crate::registry::HandName;
+use crate::serve::Gateway;
+use crate::session::{By, SessionRef, Via};
+
+/// What a server is called on the wire.
+const NAME: &str = "manyhands";
+/// What the model is told of the server, once. Under 2 KB.
+const INSTRUCTIONS: &str = "Manyhands gives you hands (tools named hand__tool, such as sandbox__bash) and a durable \
+session: every call and its result is written to an append-only log that outlives this conversation. \
+The sandbox keeps its files in /workspace between calls, days apart too; shell state does not survive a call. \
+session_events rereads what happened; session_emit notes something for later; \
+outputs too long to show are kept as session://…/outputs/N, and resources can be read by their URI.";
+
+/// Whose request it is, and which part of the gateway it is addressed to. Put into the request by `serve`.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// On whose behalf.
+    pub principal: Principal,
+    /// Where calls are logged that name no session.
+    pub session: SessionRef,
+    /// Which hands are in view.
+    pub hands: HandsInView,
+}
+
+/// Which hands an endpoint shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HandsInView {
+    /// All of them, each tool with its hand's name in front, and the session tools.
+    All,
+    /// One, its tools under their own names, and nothing else.
+    One(HandName),
+}
+
+/// An MCP server for one connection, or for one request of the stateless era.
+#[derive(Clone)]
+pub struct Face {
+    gateway: Arc<Gateway>,
+    /// Whose connection it is where a request does not say, as on stdio.
+    fixed: Option<View>,
+    /// Resource subscriptions of a session from before 2026-07-28, by URI.
+    subscribed: Arc<Mutex<HashMap<String, DropGuard>>>,
+    /// Ends what `initialized` started when the last clone of this server goes.
+    listening: Arc<Mutex<Option<DropGuard>>>,
+}
+
+impl Face {
+    /// A server for requests that carry their own [`View`].
+    pub fn new(gateway: Arc<Gateway>) -> Self {
+        Self { gateway, fixed: None, subscribed: Arc::default(), listening: Arc::default() }
+    }
+
+    /// A server for one connection that belongs to `view`.
+    pub fn of(gateway: Arc<Gateway>, view: View) -> Self {
+        Self { fixed: Some(view), ..Self::new(gateway) }
+    }
+
+    /// Fails closed: a request that nobody vouched for is answered as a fault of ours.
+    fn view(&self, extensions: &rmcp::model::Extensions) -> Result<View, ErrorData> {
+        let carried =
+            extensions.get::<http::request::Parts>().and_then(|parts| parts.extensions.get::<View>());
+        carried
+            .or(self.fixed.as_ref())
+            .cloned()
+            .ok_or_else(|| ErrorData::internal_error("the request came without a principal", None))
+    }
+
+    fn by(view: &View, context: &RequestContext<RoleServer>) -> By {
+        By { principal: view.principal.to_string(), client: client_name(context), via: Via::Mcp }
+    }
+}
+
+/// `name/version` as the client calls itself, in at most [`CLIENT_NAME_MAX`] characters.
+fn client_name(context: &RequestContext<RoleServer>) -> Option<String> {
+    let info = context.client_info()?;
+    let name = format!("{}/{}", info.name, info.version);
+    Some(name.chars().filter(|c| !c.is_control()).take(CLIENT_NAME_MAX).collect())
+}
+
+/// Longest client name that is kept, in characters.
+const CLIENT_NAME_MAX: usize = 128;
+
+/// Whether the request is of the stateless era (2026-07-28 and later).
+fn is_modern(context: &RequestContext<RoleServer>) -> bool {
+    context.protocol_version().is_some_and(|version| !version.has_initialize())
+}
+
+impl ServerHandler for Face {
+    fn get_info(&self) -> ServerConfig {
+        let capabilities = ServerCapabilities::builder()
+            .enable_tools()
+            .enable_tool_list_changed()
+            .enable_resources()
+            .enable_resources_list_changed()
+            .enable_resources_subscribe()
+            .build();
+        ServerConfig::new(capabilities).with_server_info(about()).with_instructions(INSTRUCTIONS)
+    }
+
+    fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
+        Cow::Borrowed(ProtocolVersion::KNOWN_VERSIONS)
+    }
+
+    async fn initialize(
+        &self,
+        request: InitializeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<InitializeResult, ErrorData> {
+        self.view(&context.extensions)?;
+        let result = self.negotiate_initialize(&request)?;
+        context.peer.set_peer_info(request);
+        Ok(result)
+    }
+
+    async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        self.follow_lists(&context);
+    }
+
+    async fn list_tools(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let view = self.view(&context.extensions)?;
+        results::no_cursor(request.as_ref())?;
+        self.tools(&view, is_modern(&context))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let view = self.view(&context.extensions)?;
+        self.call(&view, request, context).await
+    }
+
+    async fn list_resources(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        let view = self.view(&context.extensions)?;
+        self.resources(&view, request, is_modern(&context)).await
+    }
+
+    async fn list_resource_templates(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        let view = self.view(&context.extensions)?;
+        results::no_cursor(request.as_ref())?;
+        Ok(resources::templates(&view, is_modern(&context)))
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        let view = self.view(&context.extensions)?;
+        self.read(&view, &request.uri, is_modern(&context)).await
+    }
+
+    fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
+        Some(listen::deliverable(requested))
+    }
+
+    async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
+        let view = self.view(&context.request_context().extensions)?;
+        self.notify(&view, context).await
+    }
+
+    async fn subscribe(
+        &self,
+        request: SubscribeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        let view = self.view(&context.extensions)?;
+        self.follow_resource(&view, request.uri, &context).await
+    }
+
+    async fn unsubscribe(
+        &self,
+        request: UnsubscribeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.view(&context.extensions)?;
+        self.unfollow_resource(&request.uri);
+        Ok(())
+    }
+}
+
+/// How this server names itself.
+fn about() -> Implementation {
+    Implementation::new(NAME, env!("CARGO_PKG_VERSION"))
+        .with_title("Manyhands")
+        .with_description("Sandboxes and durable sessions for agents")
+}

@@ -1,0 +1,268 @@
+//! Own the data, accept, route, drain.
+//!
+//! `Gateway::open` builds everything over one data directory; `run` serves it until it is told to stop. Nothing
+//! in here is detached: every task is tracked, and waited for at shutdown.
+
+mod background;
+pub mod control;
+mod http;
+mod own;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hands::sandbox::Sandbox;
+use secrecy::{ExposeSecret as _, SecretString};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::access::token::{TokenError, Tokens};
+use crate::calls::Calls;
+use crate::config::{Config, HandConfig};
+use crate::database::{Database, DatabaseConfig, DatabaseError};
+use crate::leases::node::{Me, Nodes};
+use crate::leases::{LeaseError, Leases};
+use crate::mcp::wire::host_origin::NotAPlace;
+use crate::registry::{Registry, RegistryError};
+use crate::session::{SessionLimits, Sessions};
+
+pub use own::{OwnError, SOCKET_FILE, TOKEN_FILE, read_token};
+
+/// How long a clean end may take after running calls have been cancelled.
+const END_MAX: Duration = Duration::from_secs(20);
+
+/// Whether callers must say who they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Auth {
+    /// By a bearer token.
+    Token,
+    /// Everybody is the owner. On loopback only.
+    Off,
+}
+
+/// Everything that one data directory has, opened.
+pub struct Gateway {
+    /// What it was told.
+    pub config: Config,
+    /// The sessions and their logs.
+    pub sessions: Arc<Sessions>,
+    /// The hands there are.
+    pub registry: Arc<Registry>,
+    /// The hands that are held.
+    pub leases: Arc<Leases>,
+    /// The calls that run.
+    pub calls: Calls,
+    /// The bearer tokens.
+    pub tokens: Tokens,
+    /// Fires when the gateway goes down: streams end.
+    pub closing: CancellationToken,
+    /// Everything that runs beside a request.
+    pub tasks: TaskTracker,
+    nodes: Arc<Nodes>,
+    database: Database,
+    /// Fires when running calls have had their time.
+    hurry: CancellationToken,
+    /// Fires last: until then this process shows signs of life.
+    gone: CancellationToken,
+    own: own::Own,
+}
+
+/// Why the gateway is not there.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The data directory can't be had.
+    #[error(transparent)]
+    Own(#[from] OwnError),
+    /// The database can't be opened.
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+    /// A hand can't be set up.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// What an earlier start left can't be cleared.
+    #[error("what an earlier start left behind can't be cleared: {0}")]
+    Leases(#[from] LeaseError),
+    /// The owner's token can't be made.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// The address can't be had.
+    #[error(
+        "{address} can't be listened on ({source}): stop what listens there, or choose another address with --listen"
+    )]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Anybody on the network would be the owner.
+    #[error("--no-auth makes everybody the owner, so it works on loopback only: {0} is not loopback")]
+    OpenToAll(SocketAddr),
+    /// The program can't find itself, which sandboxes need.
+    #[error("the program's own file can't be found: {0}")]
+    NoProgram(std::io::Error),
+    /// A configured host or origin is none.
+    #[error("allowed_hosts or allowed_origins: {0}")]
+    NotAPlace(#[from] NotAPlace),
+    /// Serving failed.
+    #[error("serving failed: {0}")]
+    Serving(std::io::Error),
+}
+
+impl Gateway {
+    /// Takes the data directory, opens the database, and clears what earlier starts left.
+    pub async fn open(config: Config) -> Result<Arc<Self>, ServeError> {
+        let own = own::Own::take(&config.data)?;
+        let program = std::env::current_exe().map_err(ServeError::NoProgram)?;
+        let at = match &config.database_url {
+            Some(url) => DatabaseConfig::Url(url.clone()),
+            None => DatabaseConfig::Directory(config.data.clone()),
+        };
+        let database = Database::open(at).await?;
+        let me = Me::new();
+        let (home, host) = (own.home().to_owned(), own::host());
+        let nodes = Nodes::join(database.clone(), me.clone(), home, host, config.nodes.dead_after()).await?;
+        let nodes = Arc::new(nodes);
+        let limits =
+            SessionLimits { sessions: config.limits.sessions, stored_bytes: config.limits.stored_bytes };
+        let sessions = Arc::new(Sessions::new(database.clone(), me.id().0, limits));
+        let maker = maker(program);
+        let registry = Arc::new(Registry::open(database.clone(), &config.hands, maker).await?);
+        let leases = Arc::new(Leases::new(
+            database.clone(),
+            Arc::new(sessions.log().clone()),
+            nodes.clone(),
+            registry.clone(),
+            config.data.join("work"),
+            config.limits.instances,
+        ));
+        leases.reap().await?;
+        leases.settle().await?;
+        let hurry = CancellationToken::new();
+        let calls = Calls::new(sessions.clone(), leases.clone(), config.limits.running_calls, hurry.clone());
+        let tokens = Tokens::new(database.clone());
+        own.owner_token(&tokens).await?;
+        let gateway = Arc::new(Self {
+            config,
+            sessions,
+            registry,
+            leases,
+            calls,
+            tokens,
+            closing: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            nodes,
+            database,
+            hurry,
+            gone: CancellationToken::new(),
+            own,
+        });
+        background::start(&gateway);
+        Ok(gateway)
+    }
+
+    /// Takes no more calls; running ones get [`Config::drain_s`], then are cancelled.
+    async fn drain(&self) {
+        let patience = Duration::from_secs(self.config.drain_s);
+        if tokio::time::timeout(patience, self.calls.drained()).await.is_ok() {
+            return;
+        }
+        tracing::info!(calls = self.calls.running(), "running calls are being cancelled");
+        self.hurry.cancel();
+        if tokio::time::timeout(END_MAX, self.calls.drained()).await.is_err() {
+            tracing::warn!(
+                calls = self.calls.running(),
+                "calls did not end in time; the next start settles them"
+            );
+        }
+    }
+
+    /// Ends everything: calls, streams, instances, this process's part of the database.
+    pub async fn shutdown(&self) {
+        self.closing.cancel();
+        self.drain().await;
+        self.leases.release_all(None).await;
+        self.gone.cancel();
+        self.tasks.close();
+        let _ = tokio::time::timeout(END_MAX, self.tasks.wait()).await;
+        if let Err(error) = self.nodes.leave().await {
+            tracing::warn!(error = %error, "this process could not be signed off");
+        }
+        self.database.close().await;
+        self.own.leave();
+    }
+}
+
+/// A gateway that listens.
+pub struct Server {
+    gateway: Arc<Gateway>,
+    listener: TcpListener,
+    control: tokio::net::UnixListener,
+    router: axum::Router,
+    address: SocketAddr,
+}
+
+impl Server {
+    /// Binds first, so that a second gateway on the port says so before it touches anything.
+    pub async fn bind(config: Config, auth: Auth) -> Result<Self, ServeError> {
+        let address = config.listen;
+        if auth == Auth::Off && !address.ip().is_loopback() {
+            return Err(ServeError::OpenToAll(address));
+        }
+        let listen = |source| ServeError::Listen { address, source };
+        let listener = TcpListener::bind(address).await.map_err(listen)?;
+        let address = listener.local_addr().map_err(listen)?;
+        let gateway = Gateway::open(config).await?;
+        let control = gateway.own.socket()?;
+        let router = http::router(gateway.clone(), auth, address)?;
+        Ok(Self { gateway, listener, control, router, address })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The owner's token, for the line that a person pastes into a client.
+    pub fn owner_token(&self) -> Result<SecretString, OwnError> {
+        self.gateway.own.read_token()
+    }
+
+    /// Serves until `stop` fires, then ends everything.
+    pub async fn run(self, stop: CancellationToken) -> Result<(), ServeError> {
+        let Self { gateway, listener, control, router, .. } = self;
+        let closing = gateway.closing.clone();
+        let stopped = async {
+            stop.cancelled().await;
+            closing.cancel();
+            gateway.drain().await;
+        };
+        let http = async {
+            let served = http::serve(listener, router, closing.clone()).await;
+            // A listener that fails takes the rest down with it.
+            stop.cancel();
+            served
+        };
+        let (served, (), ()) = tokio::join!(http, control::serve(control, gateway.clone()), stopped);
+        gateway.shutdown().await;
+        served.map_err(ServeError::Serving)
+    }
+}
+
+/// Builds hands by their configuration.
+fn maker(program: PathBuf) -> crate::registry::Maker {
+    Box::new(move |config: &HandConfig| match config {
+        HandConfig::Sandbox(settings) => Ok(Arc::new(Sandbox::new(settings.resolve(program.clone())?))),
+    })
+}
+
+/// The whole line that adds this gateway to Claude Code.
+pub fn claude_line(base: &str, session: &str, token: &SecretString) -> String {
+    format!(
+        "claude mcp add --transport http manyhands {base}/mcp/sessions/{session} --header \"Authorization: Bearer {}\"",
+        token.expose_secret()
+    )
+}

@@ -1,0 +1,95 @@
+//! The owner's socket: what only the machine's owner may do, and what every command asks.
+//!
+//! HTTP over `manyhands.sock` in the data directory. **Invariant:** only a process of the user that runs the
+//! gateway (or of root) is answered; nothing that is served here is served on TCP.
+
+mod hand;
+mod session;
+pub mod stdio;
+mod token;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use serde_json::json;
+use tokio::net::{UnixListener, UnixStream};
+
+use super::Gateway;
+use crate::error::{self, Faced};
+
+/// Everything that commands can ask for.
+pub fn router(gateway: Arc<Gateway>) -> Router {
+    Router::new()
+        .nest("/hands", hand::router())
+        .nest("/sessions", session::router())
+        .nest("/tokens", token::router())
+        .merge(stdio::router())
+        .with_state(gateway)
+}
+
+/// Serves until the gateway closes.
+pub(super) async fn serve(listener: UnixListener, gateway: Arc<Gateway>) {
+    let closing = gateway.closing.clone();
+    let served = axum::serve(OwnerOnly(listener), router(gateway))
+        .with_graceful_shutdown(closing.cancelled_owned())
+        .await;
+    if let Err(error) = served {
+        tracing::error!(error = %error, "the owner's socket failed");
+    }
+}
+
+/// Accepts the owner of this process and root, and hangs up on everybody else.
+struct OwnerOnly(UnixListener);
+
+impl axum::serve::Listener for OwnerOnly {
+    type Io = UnixStream;
+    type Addr = tokio::net::unix::SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        loop {
+            let (stream, address) = axum::serve::Listener::accept(&mut self.0).await;
+            let ours = rustix::process::geteuid().as_raw();
+            match stream.peer_cred() {
+                Ok(peer) if peer.uid() == ours || peer.uid() == 0 => return (stream, address),
+                Ok(peer) => tracing::warn!(
+                    peer.uid = peer.uid(),
+                    "another user was turned away from the owner's socket"
+                ),
+                Err(error) => {
+                    tracing::warn!(error = %error, "a caller of the owner's socket could not be identified")
+                }
+            }
+        }
+    }
+
+    fn local_addr(&self) -> std::io::Result<Self::Addr> {
+        self.0.local_addr()
+    }
+}
+
+/// An error as commands print it.
+pub(super) struct Refusal(StatusCode, String);
+
+impl<E: Faced> From<E> for Refusal {
+    fn from(error: E) -> Self {
+        Self(error::status(&error), error::say(&error))
+    }
+}
+
+impl Refusal {
+    pub(super) fn missing(sentence: impl Into<String>) -> Self {
+        Self(StatusCode::NOT_FOUND, sentence.into())
+    }
+
+    pub(super) fn invalid(sentence: impl Into<String>) -> Self {
+        Self(StatusCode::BAD_REQUEST, sentence.into())
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (self.0, axum::Json(json!({"error": self.1}))).into_response()
+    }
+}

@@ -1,0 +1,91 @@
+//! `manyhands hand …`
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::Refusal;
+use crate::access::Principal;
+use crate::calls::{Ask, News};
+use crate::config::HandConfig;
+use crate::registry::HandName;
+use crate::serve::Gateway;
+use crate::session::{By, Via};
+
+pub(super) fn router() -> Router<Arc<Gateway>> {
+    Router::new()
+        .route("/", get(list).post(add))
+        .route("/{hand}", get(show).delete(remove))
+        .route("/{hand}/call", post(call))
+}
+
+#[derive(Deserialize)]
+struct New {
+    name: String,
+    config: HandConfig,
+}
+
+#[derive(Deserialize)]
+struct Called {
+    tool: String,
+    #[serde(default)]
+    arguments: Map<String, Value>,
+    session: String,
+}
+
+async fn list(State(gateway): State<Arc<Gateway>>) -> Json<Value> {
+    Json(gateway.registry.list().iter().map(|hand| hand.describe()).collect())
+}
+
+async fn show(State(gateway): State<Arc<Gateway>>, Path(hand): Path<String>) -> Result<Json<Value>, Refusal> {
+    Ok(Json(gateway.registry.get(&hand)?.describe()))
+}
+
+async fn add(State(gateway): State<Arc<Gateway>>, Json(new): Json<New>) -> Result<Json<Value>, Refusal> {
+    let name: HandName = new.name.parse()?;
+    Ok(Json(gateway.registry.add(&name, &new.config).await?.describe()))
+}
+
+async fn remove(
+    State(gateway): State<Arc<Gateway>>,
+    Path(hand): Path<String>,
+) -> Result<Json<Value>, Refusal> {
+    let name = gateway.registry.get(&hand)?.name.clone();
+    gateway.registry.remove(&name).await?;
+    gateway.leases.release_all(Some(&name)).await;
+    Ok(Json(json!({"name": name, "removed": true})))
+}
+
+/// One call of one tool, logged like any other.
+async fn call(
+    State(gateway): State<Arc<Gateway>>,
+    Path(hand): Path<String>,
+    Json(called): Json<Called>,
+) -> Result<Json<Value>, Refusal> {
+    let hand = gateway.registry.get(&hand)?;
+    let tool = hand.tools.iter().find(|tool| tool.name == called.tool).cloned();
+    let tool = tool
+        .ok_or_else(|| Refusal::missing(format!("the hand {} has no tool {:?}", hand.name, called.tool)))?;
+    let principal = Principal::owner();
+    let by = By { principal: principal.to_string(), client: None, via: Via::Cli };
+    let session = gateway.sessions.open(&principal, &called.session.parse()?, &by).await?.id;
+    let ask = Ask { by, principal, session, hand, tool, arguments: called.arguments, key: None };
+    let mut ticket = gateway.calls.begin(ask)?;
+    let answer = loop {
+        if let News::Ended(end) = ticket.next().await {
+            break end?;
+        }
+    };
+    Ok(Json(json!({
+        "session": answer.session,
+        "seq": answer.seq,
+        "outcome": answer.outcome,
+        "is_error": answer.is_error(),
+        "content": answer.content,
+        "output": answer.output_uri(),
+    })))
+}

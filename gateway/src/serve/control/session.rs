@@ -1,0 +1,160 @@
+//! `manyhands session …`. The owner of the machine sees the sessions of every principal.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Path, Query, State};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use futures_util::StreamExt as _;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Refusal;
+use crate::access::Principal;
+use crate::error;
+use crate::serve::Gateway;
+use crate::session::{
+    By, LIST_MAX, Listing, Seq, SessionError, SessionInfo, SessionName, SessionRef, Slice, Via,
+};
+
+pub(super) fn router() -> Router<Arc<Gateway>> {
+    Router::new()
+        .route("/", get(list).post(create))
+        .route("/{session}", get(show).delete(delete))
+        .route("/{session}/events", get(events))
+        .route("/{session}/archive", post(archive))
+}
+
+#[derive(Deserialize)]
+struct Whose {
+    principal: Option<Principal>,
+}
+
+impl Whose {
+    fn principal(self) -> Principal {
+        self.principal.unwrap_or_else(Principal::owner)
+    }
+}
+
+#[derive(Deserialize)]
+struct New {
+    name: Option<String>,
+    principal: Option<Principal>,
+}
+
+/// Which events, as the query says it; `type` holds types separated by commas.
+#[derive(Deserialize)]
+struct Which {
+    principal: Option<Principal>,
+    after: Option<i64>,
+    before: Option<i64>,
+    limit: Option<u32>,
+    r#type: Option<String>,
+    #[serde(default)]
+    follow: bool,
+}
+
+async fn list(
+    State(gateway): State<Arc<Gateway>>,
+    Query(whose): Query<Whose>,
+) -> Result<Json<Value>, Refusal> {
+    let (principal, mut shown) = (whose.principal(), Vec::new());
+    let mut listing = Listing { limit: Some(LIST_MAX), ..Listing::default() };
+    loop {
+        let (page, more) = gateway.sessions.list(&principal, &listing).await?;
+        shown.extend(page.iter().map(|info| state(&gateway, info)));
+        listing.before = page.last().map(|last| last.id);
+        if !more {
+            return Ok(Json(json!(shown)));
+        }
+    }
+}
+
+async fn create(State(gateway): State<Arc<Gateway>>, Json(new): Json<New>) -> Result<Json<Value>, Refusal> {
+    let principal = new.principal.unwrap_or_else(Principal::owner);
+    let by = By { principal: principal.to_string(), client: None, via: Via::Cli };
+    let name = new.name.map(|name| name.parse::<SessionName>()).transpose()?;
+    let info = match name {
+        Some(name) => gateway.sessions.open(&principal, &SessionRef::Name(name), &by).await?,
+        None => gateway.sessions.create(&principal, None, &by).await?,
+    };
+    Ok(Json(state(&gateway, &info)))
+}
+
+async fn show(
+    State(gateway): State<Arc<Gateway>>,
+    Path(session): Path<String>,
+    Query(whose): Query<Whose>,
+) -> Result<Json<Value>, Refusal> {
+    let info = find(&gateway, &session, whose.principal()).await?;
+    Ok(Json(state(&gateway, &info)))
+}
+
+async fn events(
+    State(gateway): State<Arc<Gateway>>,
+    Path(session): Path<String>,
+    Query(which): Query<Which>,
+) -> Result<Response, Refusal> {
+    let principal = which.principal.unwrap_or_else(Principal::owner);
+    let info = find(&gateway, &session, principal).await?;
+    let types = which.r#type.iter().flat_map(|types| types.split(',')).map(str::to_owned).collect();
+    let slice =
+        Slice { after: which.after.map(Seq), before: which.before.map(Seq), limit: which.limit, types };
+    if !which.follow {
+        return Ok(Json(gateway.sessions.slice(&info, slice).await?.to_json()).into_response());
+    }
+    let closing = gateway.closing.clone().cancelled_owned();
+    let lines =
+        gateway.sessions.follow(&info, Seq(which.after.unwrap_or(0))).take_until(closing).map(|event| {
+            let line = match event {
+                Ok(event) => event.to_json(),
+                Err(error) => json!({"error": error::say(&error)}),
+            };
+            Ok::<_, Infallible>(format!("{line}\n"))
+        });
+    Ok(Body::from_stream(lines).into_response())
+}
+
+async fn archive(
+    State(gateway): State<Arc<Gateway>>,
+    Path(session): Path<String>,
+    Query(whose): Query<Whose>,
+) -> Result<Json<Value>, Refusal> {
+    let principal = whose.principal();
+    let info = find(&gateway, &session, principal.clone()).await?;
+    let by = By { principal: principal.to_string(), client: None, via: Via::Cli };
+    gateway.leases.release_session(info.id).await?;
+    gateway.sessions.archive(&info, &by).await?;
+    Ok(Json(json!({"id": info.id, "status": "archived"})))
+}
+
+async fn delete(
+    State(gateway): State<Arc<Gateway>>,
+    Path(session): Path<String>,
+    Query(whose): Query<Whose>,
+) -> Result<Json<Value>, Refusal> {
+    let info = find(&gateway, &session, whose.principal()).await?;
+    gateway.leases.release_session(info.id).await?;
+    gateway.sessions.delete(&info).await?;
+    gateway.leases.remove_work(info.id);
+    Ok(Json(json!({"id": info.id, "deleted": true})))
+}
+
+async fn find(gateway: &Gateway, session: &str, principal: Principal) -> Result<SessionInfo, Refusal> {
+    let wanted: SessionRef = session.parse()?;
+    match gateway.sessions.find(&principal, &wanted).await {
+        Err(SessionError::NoSession) => Err(Refusal::missing(format!(
+            "there is no session {wanted}: `manyhands session list` shows them"
+        ))),
+        found => Ok(found?),
+    }
+}
+
+fn state(gateway: &Gateway, info: &SessionInfo) -> Value {
+    let mut state = info.to_json();
+    state["hands"] = json!(gateway.leases.alive(info.id));
+    state
+}

@@ -1,0 +1,194 @@
+//! The data directory: one process owns it.
+//!
+//! `lock` is held by its owner for as long as it lives; `home` names the directory, so that a later start knows
+//! what its own earlier starts left; `owner.token` is the owner's bearer token; `manyhands.sock` is where the
+//! owner of this machine talks to the owner of the directory.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use secrecy::{ExposeSecret as _, SecretString};
+use tokio::net::UnixListener;
+
+use crate::access::token::{TokenError, Tokens};
+use crate::clock;
+
+/// The owner's bearer token, readable by the owner alone.
+pub const TOKEN_FILE: &str = "owner.token";
+/// Where commands reach the process that owns the directory.
+pub const SOCKET_FILE: &str = "manyhands.sock";
+const LOCK_FILE: &str = "lock";
+const HOME_FILE: &str = "home";
+/// Longest path of a Unix socket on Linux, in bytes (`sockaddr_un`).
+const SOCKET_PATH_MAX: usize = 107;
+/// The token that the first start makes.
+const OWNER: &str = "owner";
+
+/// Why the data directory can't be had.
+#[derive(Debug, thiserror::Error)]
+pub enum OwnError {
+    /// Another process has it.
+    #[error("another manyhands{} owns {directory}: use it, stop it, or choose another directory with --data", pid_text(.pid))]
+    Taken {
+        /// Which.
+        directory: PathBuf,
+        /// Whose, when it says.
+        pid: String,
+    },
+    /// A file in it can't be used.
+    #[error(
+        "{path} can't be used ({source}): make it writable for this user, or choose another directory with --data"
+    )]
+    Unusable {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The token file can be read by others.
+    #[error(
+        "{0} can be read by others: run `chmod 600` on it, and revoke the token if somebody may have seen it"
+    )]
+    Exposed(PathBuf),
+    /// The socket's path is too long.
+    #[error(
+        "{0} is too long for a socket (the most is {SOCKET_PATH_MAX} bytes): choose a shorter directory with --data"
+    )]
+    LongPath(PathBuf),
+}
+
+fn pid_text(pid: &str) -> String {
+    if pid.is_empty() { String::new() } else { format!(" (process {pid})") }
+}
+
+/// A data directory that this process owns.
+pub(super) struct Own {
+    directory: PathBuf,
+    home: String,
+    /// Locked; the kernel unlocks it when the process ends, however it ends.
+    _lock: File,
+}
+
+impl Own {
+    /// Makes the directory when it is missing, and takes it.
+    pub(super) fn take(directory: &Path) -> Result<Self, OwnError> {
+        let unusable = |path: &Path| {
+            let path = path.to_owned();
+            move |source| OwnError::Unusable { path, source }
+        };
+        DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(unusable(directory))?;
+        let directory = directory.canonicalize().map_err(unusable(directory))?;
+        let path = directory.join(LOCK_FILE);
+        let mut lock = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(unusable(&path))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut pid = String::new();
+                let _ = lock.read_to_string(&mut pid);
+                return Err(OwnError::Taken { directory, pid: pid.trim().to_owned() });
+            }
+            Err(TryLockError::Error(source)) => return Err(OwnError::Unusable { path, source }),
+        }
+        lock.set_len(0).and_then(|()| write!(lock, "{}", std::process::id())).map_err(unusable(&path))?;
+        let home = home(&directory.join(HOME_FILE))?;
+        Ok(Self { directory, home, _lock: lock })
+    }
+
+    /// What names this directory, on whatever machine and database.
+    pub(super) fn home(&self) -> &str {
+        &self.home
+    }
+
+    /// Makes the owner's token at the first start, or when its file is gone.
+    pub(super) async fn owner_token(&self, tokens: &Tokens) -> Result<(), super::ServeError> {
+        if let Ok(token) = self.read_token() {
+            if tokens.verify(token.expose_secret()).await?.is_some() {
+                return Ok(());
+            }
+        }
+        match tokens.revoke(OWNER).await {
+            Ok(()) | Err(TokenError::Unknown(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let token = tokens.create(OWNER, None).await?;
+        self.write_token(&token)?;
+        Ok(())
+    }
+
+    pub(super) fn read_token(&self) -> Result<SecretString, OwnError> {
+        read_token(&self.directory)
+    }
+
+    fn write_token(&self, token: &SecretString) -> Result<(), OwnError> {
+        let path = self.directory.join(TOKEN_FILE);
+        let unusable = |source| OwnError::Unusable { path: path.clone(), source };
+        // Beside it and then in its place, so that no reader meets half a token.
+        let beside = self.directory.join(format!("{TOKEN_FILE}.new"));
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&beside)
+            .map_err(unusable)?;
+        writeln!(file, "{}", token.expose_secret()).and_then(|()| file.sync_all()).map_err(unusable)?;
+        std::fs::rename(&beside, &path).map_err(unusable)
+    }
+
+    /// The socket for commands. One that a killed process left is in the way of nobody: the lock is ours.
+    pub(super) fn socket(&self) -> Result<UnixListener, OwnError> {
+        let path = self.directory.join(SOCKET_FILE);
+        if path.as_os_str().len() > SOCKET_PATH_MAX {
+            return Err(OwnError::LongPath(path));
+        }
+        let _ = std::fs::remove_file(&path);
+        let unusable = |source| OwnError::Unusable { path: path.clone(), source };
+        let listener = UnixListener::bind(&path).map_err(unusable)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(unusable)?;
+        Ok(listener)
+    }
+
+    /// Takes the socket away.
+    pub(super) fn leave(&self) {
+        let _ = std::fs::remove_file(self.directory.join(SOCKET_FILE));
+    }
+}
+
+/// The owner's token of a data directory, whoever owns it now.
+pub fn read_token(directory: &Path) -> Result<SecretString, OwnError> {
+    let path = directory.join(TOKEN_FILE);
+    let unusable = |source| OwnError::Unusable { path: path.clone(), source };
+    let mode = std::fs::metadata(&path).map_err(unusable)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        return Err(OwnError::Exposed(path));
+    }
+    std::fs::read_to_string(&path).map(|text| SecretString::from(text.trim())).map_err(unusable)
+}
+
+fn home(path: &Path) -> Result<String, OwnError> {
+    let unusable = |source| OwnError::Unusable { path: path.to_owned(), source };
+    match std::fs::read_to_string(path) {
+        Ok(home) if !home.trim().is_empty() => Ok(home.trim().to_owned()),
+        Ok(_) => Err(unusable(std::io::ErrorKind::InvalidData.into())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let home = format!("home_{}", clock::id().simple());
+            std::fs::write(path, &home).map_err(unusable)?;
+            Ok(home)
+        }
+        Err(source) => Err(unusable(source)),
+    }
+}
+
+/// This machine's name.
+pub(super) fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}

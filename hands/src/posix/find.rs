@@ -1,0 +1,191 @@
+//! The tools `glob` and `grep`.
+
+use bytes::Bytes;
+use globset::{GlobBuilder, GlobMatcher};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::script::{self, Cut};
+use super::{Failure, Shell, Surroundings, decode, size};
+use crate::{CallContext, Effects, Outcome, Tool};
+
+/// Most paths that `glob` answers with.
+const MOST_PATHS: usize = 1000;
+/// Most bytes of the list of all files that `glob` chooses from.
+const MOST_LISTED: usize = 32 * 1024 * 1024;
+/// Most bytes that `grep` answers with.
+const MOST_FOUND: usize = 1024 * 1024;
+/// Most lines of context around a match.
+const MOST_CONTEXT: u64 = 100;
+
+pub(super) fn glob_tool(surroundings: &Surroundings) -> Tool {
+    let workspace = surroundings.workspace.display();
+    let description = format!(
+        "Finds files by a pattern such as `**/*.rs` or `src/*.{{c,h}}`, the newest first, {MOST_PATHS} at most. \
+         A pattern without `/` matches names at any depth. Looks below {workspace} unless path says otherwise; \
+         leaves out .git."
+    );
+    let properties = json!({
+        "pattern": {"type": "string", "description": "`*` and `?` within a name, `**` over folders, `{a,b}`, `[a-z]`"},
+        "path": {"type": "string", "description": "The folder to look in"},
+    });
+    super::tool("glob", description, Effects::ReadOnly, &["pattern"], properties)
+}
+
+pub(super) fn grep_tool(surroundings: &Surroundings) -> Tool {
+    let workspace = surroundings.workspace.display();
+    let description = format!(
+        "Searches the text of files with `grep -rE` (extended regular expressions). Looks below {workspace} unless \
+         path says otherwise; leaves out .git and binary files."
+    );
+    let properties = json!({
+        "pattern": {"type": "string", "description": "The regular expression"},
+        "path": {"type": "string", "description": "The file or folder to look in"},
+        "glob": {"type": "string", "description": "Only files whose name matches, such as `*.rs`"},
+        "ignore_case": {"type": "boolean", "default": false},
+        "context": {
+            "type": "integer", "minimum": 0, "maximum": MOST_CONTEXT, "default": 0,
+            "description": "Lines to show around each match",
+        },
+        "output": {
+            "enum": ["lines", "files", "count"], "default": "lines",
+            "description": "Matching lines with their numbers, names of matching files, or matches per file",
+        },
+    });
+    super::tool("grep", description, Effects::ReadOnly, &["pattern"], properties)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GlobArguments {
+    pattern: String,
+    path: Option<String>,
+}
+
+pub(super) async fn run_glob(
+    surroundings: &Surroundings,
+    shell: &dyn Shell,
+    arguments: &Map<String, Value>,
+    context: &CallContext,
+) -> Result<Outcome, Failure> {
+    let GlobArguments { pattern, path } = decode("glob", arguments)?;
+    let base = surroundings.path(path.as_deref().unwrap_or("."))?;
+    let matcher = matcher(&base, &pattern)?;
+    let find =
+        ["find", "-H", &base, "-name", ".git", "-prune", "-o", "!", "-type", "d", "-printf", "%T@ %p\\0"];
+    let argv = find.map(str::to_owned).to_vec();
+    let printed = script::run(shell, context, argv, Bytes::new(), MOST_LISTED).await?;
+    if printed.output.is_empty() && printed.code != 0 {
+        return Err(Failure::Refused(format!("Can't look in {base}: {}.", printed.error)));
+    }
+    let mut found: Vec<(f64, &str)> = printed
+        .output
+        .split(|byte| *byte == 0)
+        .filter_map(|entry| std::str::from_utf8(entry).ok()?.split_once(' '))
+        .filter(|(_, path)| matcher.is_match(path))
+        .filter_map(|(at, path)| Some((at.parse().ok()?, path)))
+        .collect();
+    found.sort_by(|(one, path), (other, other_path)| other.total_cmp(one).then_with(|| path.cmp(other_path)));
+    if found.is_empty() {
+        return Ok(Outcome::ok(format!("[no file below {base} matches {pattern}]")));
+    }
+    let mut text: String = found.iter().take(MOST_PATHS).flat_map(|(_, path)| [*path, "\n"]).collect();
+    if found.len() > MOST_PATHS {
+        text.push_str(&format!("[{} more; narrow the pattern]", found.len() - MOST_PATHS));
+    } else if printed.cut == Cut::Short {
+        text.push_str("[there are too many files to look at all; narrow the path]");
+    }
+    Ok(Outcome::ok(text.trim_end()))
+}
+
+/// Matches whole paths.
+fn matcher(base: &str, pattern: &str) -> Result<GlobMatcher, Failure> {
+    let relative =
+        if pattern.contains('/') { pattern.trim_start_matches("./") } else { &format!("**/{pattern}") };
+    let whole = if pattern.starts_with('/') {
+        pattern.to_owned()
+    } else {
+        format!("{}/{relative}", globset::escape(base.trim_end_matches('/')))
+    };
+    let glob = GlobBuilder::new(&whole).literal_separator(true).build();
+    let glob = glob.map_err(|error| Failure::Refused(format!("pattern is wrong: {}.", error.kind())))?;
+    Ok(glob.compile_matcher())
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GrepArguments {
+    pattern: String,
+    path: Option<String>,
+    glob: Option<String>,
+    #[serde(default)]
+    ignore_case: bool,
+    #[serde(default)]
+    context: u64,
+    #[serde(default)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Output {
+    #[default]
+    Lines,
+    Files,
+    Count,
+}
+
+pub(super) async fn run_grep(
+    surroundings: &Surroundings,
+    shell: &dyn Shell,
+    arguments: &Map<String, Value>,
+    context: &CallContext,
+) -> Result<Outcome, Failure> {
+    let arguments: GrepArguments = decode("grep", arguments)?;
+    if arguments.context > MOST_CONTEXT {
+        return Err(Failure::Refused(format!("context must be at most {MOST_CONTEXT} lines.")));
+    }
+    let path = surroundings.path(arguments.path.as_deref().unwrap_or("."))?;
+    let argv = grep(&arguments, &path);
+    let printed = script::run(shell, context, argv, Bytes::new(), MOST_FOUND).await?;
+    let mut text = String::from_utf8_lossy(&printed.output).into_owned();
+    if arguments.output == Output::Count {
+        // `grep -c` names every file, those without a match too.
+        text = text.lines().filter(|line| !line.ends_with(":0")).flat_map(|line| [line, "\n"]).collect();
+    }
+    if text.is_empty() && printed.code > 1 {
+        return Err(Failure::Refused(format!(
+            "Can't search: {}.",
+            printed.error.trim_start_matches("grep: ")
+        )));
+    }
+    if text.is_empty() {
+        return Ok(Outcome::ok(format!("[nothing below {path} matches]")));
+    }
+    if printed.cut == Cut::Short {
+        text.push_str(&format!("\n[more than {} found; narrow the search]", size(MOST_FOUND)));
+    } else if printed.code > 1 {
+        text.push_str(&format!("[not all could be searched: {}]", printed.error));
+    }
+    Ok(Outcome::ok(text.trim_end()))
+}
+
+fn grep(arguments: &GrepArguments, path: &str) -> Vec<String> {
+    let mut argv: Vec<String> = ["grep", "-rIHE", "--exclude-dir=.git"].map(str::to_owned).to_vec();
+    match arguments.output {
+        Output::Lines => argv.push("-n".into()),
+        Output::Files => argv.push("-l".into()),
+        Output::Count => argv.push("-c".into()),
+    }
+    if arguments.ignore_case {
+        argv.push("-i".into());
+    }
+    if arguments.context > 0 {
+        argv.push(format!("-C{}", arguments.context));
+    }
+    if let Some(glob) = &arguments.glob {
+        argv.push(format!("--include={glob}"));
+    }
+    argv.extend(["-e".into(), arguments.pattern.clone(), "--".into(), path.to_owned()]);
+    argv
+}

@@ -1,0 +1,75 @@
+//! PID 1 of a sandbox: starts call runners, collects what ends, and ends with the gateway.
+//!
+//! It is not in the way of any data. When it ends, the kernel ends everything in the sandbox.
+
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Command, ExitCode, Stdio};
+
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+
+use super::children::Children;
+
+/// Where the sandbox shows our own program.
+pub(super) const PROGRAM: &str = "/run/manyhands";
+/// Names the call runner's role.
+pub(super) const CALL: &str = "--call";
+
+/// Serves the control socket on standard input until it closes. `processes`: the limit to set on the
+/// number of processes, when no cgroup does.
+pub(super) fn main(processes: Option<u64>) -> ExitCode {
+    match serve(processes) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("sandbox init: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(processes: Option<u64>) -> io::Result<()> {
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    if let Some(most) = processes {
+        // Only here, inside the user namespace: before, the owner's other processes would count too.
+        setrlimit(Resource::Nproc, Rlimit { current: Some(most), maximum: Some(most) })?;
+    }
+    let control = io::stdin().as_fd().try_clone_to_owned()?;
+    let children = Children::collect()?;
+    while let Some(call) = next_call(&control)? {
+        let runner = children.spawn(
+            Command::new(PROGRAM).args(["sandbox-init", CALL]).stdin(Stdio::from(call)).stdout(Stdio::null()),
+        );
+        // The gateway sees that the call's socket closed; the reason goes to its log.
+        if let Err(error) = runner {
+            eprintln!("sandbox init: starting a call runner: {error}");
+        }
+    }
+    Ok(())
+}
+
+/// The socket of the next call; `None` when the gateway is gone.
+fn next_call(control: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+    loop {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut byte = [0];
+        let received =
+            recvmsg(control, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC);
+        match received {
+            Ok(message) if message.bytes == 0 => return Ok(None),
+            Ok(_) => {}
+            Err(Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+        }
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(mut fds) = message
+                && let Some(fd) = fds.next()
+            {
+                return Ok(Some(fd));
+            }
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Measuring the work folder and the disk while something runs in an instance.
+//!
+//! The cost is bounded: a pass that took long is followed by a pause ten times as long, and while
+//! nothing runs nothing is measured.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::fs::statvfs;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::Limits;
+use super::tree::Tree;
+use crate::HandError;
+
+/// Shortest pause between two passes.
+const PAUSE: Duration = Duration::from_millis(500);
+/// How much longer than a pass the pause after it is.
+const REST: u32 = 10;
+/// Most files of a work folder: a disk has no more room for names than for bytes.
+const MOST_FILES: u64 = 1_000_000;
+/// How far beyond its limit a work folder may be for a call to start that makes it smaller, in bytes.
+const OVERSHOOT: u64 = 2 << 30;
+
+/// Watches one instance's work folder.
+pub(super) struct Watch {
+    work: PathBuf,
+    workspace: u64,
+    free_disk: u64,
+    /// What runs: calls, and runners with background processes.
+    active: AtomicUsize,
+    started: Notify,
+    /// Bytes at the last pass.
+    used: AtomicU64,
+    /// The limit that was passed last, in words.
+    passed: watch::Sender<Option<String>>,
+    /// Ends background processes.
+    background: Mutex<CancellationToken>,
+}
+
+/// Keeps the watch awake while it lives.
+pub(super) struct Active(Arc<Watch>);
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        self.0.active.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Watch {
+    pub(super) fn new(work: PathBuf, limits: &Limits) -> Arc<Self> {
+        Arc::new(Self {
+            work,
+            workspace: limits.workspace,
+            free_disk: limits.free_disk,
+            active: AtomicUsize::new(0),
+            started: Notify::new(),
+            used: AtomicU64::new(0),
+            passed: watch::Sender::new(None),
+            background: Mutex::default(),
+        })
+    }
+
+    /// Says that something runs from now on.
+    pub(super) fn active(self: &Arc<Self>) -> Active {
+        self.active.fetch_add(1, Ordering::Relaxed);
+        self.started.notify_one();
+        Active(Arc::clone(self))
+    }
+
+    /// Tells when a limit is passed from now on.
+    pub(super) fn alarm(&self) -> watch::Receiver<Option<String>> {
+        self.passed.subscribe()
+    }
+
+    /// Fires when background processes are to end.
+    pub(super) fn background(&self) -> CancellationToken {
+        self.background.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether there is room for a call to start.
+    pub(super) fn admit(&self) -> Result<(), HandError> {
+        let free =
+            free(&self.work).map_err(|source| HandError::Io { doing: "looking at the disk", source })?;
+        if free < self.free_disk {
+            return Err(HandError::Unavailable {
+                why: format!(
+                    "only {} are free on the disk of the sandboxes, of which {} are kept free",
+                    size(free),
+                    size(self.free_disk)
+                ),
+                remedy: "free some space on it".into(),
+            });
+        }
+        let used = self.used.load(Ordering::Relaxed);
+        if used > self.workspace.saturating_add(OVERSHOOT) {
+            return Err(HandError::Unavailable {
+                why: format!("/workspace holds {}, far beyond its {}", size(used), size(self.workspace)),
+                remedy: format!("delete the session, or files below {}", self.work.display()),
+            });
+        }
+        Ok(())
+    }
+
+    /// Measures while something runs, until `gone` fires.
+    pub(super) async fn run(self: Arc<Self>, gone: CancellationToken) {
+        let mut pause = PAUSE;
+        loop {
+            tokio::select! {
+                () = gone.cancelled() => return,
+                () = self.started.notified() => {}
+            }
+            // At least once for every start, even when the call was over in a blink.
+            loop {
+                tokio::select! {
+                    () = gone.cancelled() => return,
+                    () = tokio::time::sleep(pause) => {}
+                }
+                pause = self.pass().await;
+                if self.active.load(Ordering::Relaxed) == 0 {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Measures once; the pause to make after it.
+    async fn pass(self: &Arc<Self>) -> Duration {
+        let watch = Arc::clone(self);
+        let took = tokio::task::spawn_blocking(move || {
+            let start = Instant::now();
+            if let Some(why) = watch.measure() {
+                watch.alert(why);
+            }
+            start.elapsed()
+        });
+        took.await.map_or(PAUSE, |took| PAUSE.max(took * REST))
+    }
+
+    /// Which limit is passed now, if any. Beyond its size, a folder may still shrink.
+    fn measure(&self) -> Option<String> {
+        let before = self.used.load(Ordering::Relaxed);
+        if free(&self.work).is_ok_and(|free| free < self.free_disk / 2) {
+            return Some("the disk of the sandboxes is almost full; free some space on it".into());
+        }
+        let mut files = 0;
+        let mut used: u64 = 0;
+        let Ok(tree) = Tree::open(&self.work) else { return None };
+        for entry in tree {
+            let Ok(entry) = entry else {
+                return Some(
+                    "/workspace is too deeply nested to be measured; delete the deepest folders".into(),
+                );
+            };
+            files += 1;
+            used = used.saturating_add(entry.stat.stx_blocks.saturating_mul(512));
+            if files > MOST_FILES {
+                return Some(format!("/workspace holds more than {MOST_FILES} files; delete some"));
+            }
+        }
+        self.used.store(used, Ordering::Relaxed);
+        (used > self.workspace && used > before).then(|| {
+            format!("/workspace grew beyond its limit of {}; delete files in it first", size(self.workspace))
+        })
+    }
+
+    fn alert(&self, why: String) {
+        self.passed.send_replace(Some(why));
+        let mut background = self.background.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *background).cancel();
+    }
+}
+
+/// Bytes that an ordinary user may still write to the disk of `path`.
+pub(super) fn free(path: &Path) -> std::io::Result<u64> {
+    let disk = statvfs(path)?;
+    Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
+/// A number of bytes for people.
+pub(super) fn size(bytes: u64) -> String {
+    const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    for (unit, size) in UNITS {
+        if bytes >= size {
+            let (whole, tenth) = (bytes / size, bytes % size * 10 / size);
+            return if tenth == 0 { format!("{whole} {unit}") } else { format!("{whole}.{tenth} {unit}") };
+        }
+    }
+    format!("{bytes} bytes")
+}

@@ -1,0 +1,50 @@
+//! The speed promises, as ratios of what is measured side by side in one run: `make bench`.
+//!
+//! Each file gives the rows of one room; this one prints them, and fails when a *must* is missed. `make bench
+//! ROWS=sandbox` measures one file's alone.
+
+mod disk;
+mod log;
+mod process;
+mod report;
+mod sandbox;
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+/// The files with rows, in the order of the table.
+const ROOMS: [&str; 3] = ["log", "process", "sandbox"];
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let scratch = scratch()?;
+    // cargo passes options of its own.
+    let only = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
+    let rooms = only.as_deref().map_or(ROOMS.to_vec(), |only| vec![only]);
+    report::heading();
+    let mut missed = 0;
+    for room in rooms {
+        let rows = rows(room, scratch.path()).await?;
+        rows.iter().for_each(report::Row::print);
+        missed += rows.iter().filter(|row| !row.must_holds()).count();
+    }
+    println!("D, one 4 KiB overwrite and fdatasync: {:.2} ms at p50", disk::d(scratch.path())? * 1e3);
+    if missed > 0 { bail!("{missed} promises missed") } else { Ok(()) }
+}
+
+async fn rows(room: &str, scratch: &Path) -> Result<Vec<report::Row>> {
+    match room {
+        "log" => log::rows(scratch).await,
+        "process" => process::rows(scratch).await,
+        "sandbox" => sandbox::rows(scratch).await,
+        _ => bail!("no rows called {room}: there are {}", ROOMS.join(", ")),
+    }
+}
+
+/// Beside the binary: on a disk, where /tmp may be memory.
+fn scratch() -> Result<tempfile::TempDir> {
+    let binary = tests::gateway::binary();
+    let folder = binary.parent().unwrap_or(Path::new("."));
+    Ok(tempfile::Builder::new().prefix("bench-").tempdir_in(folder)?)
+}

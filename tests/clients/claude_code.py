@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""Claude Code (`claude -p`) with a scripted model: over HTTP, or with --stdio over a command's stdin and stdout."""
+import json
+import os
+import re
+import subprocess
+
+from common import HOME, Proxy, Record, finish, need, parse, verdict
+from scripted_model import ScriptedModel
+
+SERVER = "gw"
+
+
+def add(parser):
+    parser.add_argument("--stdio", type=json.loads, help="JSON list: a command that is the server; URL is ignored")
+
+
+def main():
+    a = parse("claude code", add)
+    claude = need(os.path.join(HOME, "node_modules/@anthropic-ai/claude-code-linux-x64/claude"))
+    record = Record(a.log)
+    tool = f"mcp__{SERVER}__" + re.sub(r"[^a-zA-Z0-9_-]", "_", a.tool)
+    model = ScriptedModel([[tool, a.arguments]])
+    code, output = run(a, claude, server(a, record), tool, model)
+    good = [r for r in model.results if not r.get("is_error") and (a.expect or "") in json.dumps(r.get("content"))]
+    good = [r for r in good if "ToolSearch" not in json.dumps(r) and "tool_reference" not in json.dumps(r)]
+    ok, detail = (True, "") if a.stdio else verdict(record, a.tool, a.expect)
+    if ok and not good:
+        ok, detail = False, "no good tool_result reached the model"
+    if code:
+        ok, detail = False, f"claude ended with {code}: {output[-1000:]}"
+    finish(a, record, ok, f"{detail}\n  the model saw: {json.dumps(model.results)[:400]}")
+
+
+def server(a, record):
+    """The entry of the MCP configuration."""
+    if a.stdio:
+        return {"type": "stdio", "command": a.stdio[0], "args": a.stdio[1:]}
+    headers = {"Authorization": f"Bearer {a.token}"} if a.token else {}
+    return {"type": "http", "url": Proxy(a.url, record).url, "headers": headers}
+
+
+def run(a, claude, entry, tool, model):
+    """Claude Code in a home of its own, talking to nobody but loopback."""
+    home = os.path.join(a.work, "home")
+    os.makedirs(home)
+    config = os.path.join(a.work, "mcp.json")
+    with open(config, "w") as file:
+        json.dump({"mcpServers": {SERVER: entry}}, file)
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("ANTHROPIC", "CLAUDE", "MCP_"))}
+    env.update(
+        HOME=home,
+        CLAUDE_CONFIG_DIR=os.path.join(home, ".claude"),
+        ANTHROPIC_BASE_URL=model.url,
+        ANTHROPIC_API_KEY="sk-ant-dummy",
+        CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
+        DISABLE_AUTOUPDATER="1",
+        DISABLE_TELEMETRY="1",
+        DISABLE_ERROR_REPORTING="1",
+        MCP_CONNECTION_NONBLOCKING="0",
+    )
+    command = [claude, "-p", "Call the tool once, then stop.", "--mcp-config", config, "--strict-mcp-config"]
+    command += ["--allowedTools", f"{tool},ToolSearch", "--output-format", "stream-json", "--verbose"]
+    command += ["--debug-file", os.path.join(a.work, "debug.log")]
+    process = subprocess.Popen(command, env=env, cwd=home, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        output, _ = process.communicate(timeout=a.timeout)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        output, _ = process.communicate(timeout=10)
+        return "a timeout", output
+    return process.returncode, output
+
+
+main()

@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+"""The Python SDK's client. --era auto|legacy|2026-07-28"""
+import os
+import sys
+
+from common import HOME, Proxy, Record, finish, need, parse, verdict
+
+PYTHON = os.path.join(HOME, "py-mcp/bin/python")
+if sys.prefix != os.path.dirname(os.path.dirname(PYTHON)):
+    os.execv(need(PYTHON), [PYTHON, *sys.argv])
+
+import asyncio  # noqa: E402  (from here on in the client's own environment)
+
+import httpx2  # noqa: E402
+from mcp import Client  # noqa: E402
+from mcp.client.streamable_http import streamable_http_client  # noqa: E402
+
+
+async def call(a, url):
+    headers = {"Authorization": f"Bearer {a.token}"} if a.token else {}
+    async with httpx2.AsyncClient(headers=headers, timeout=httpx2.Timeout(30, read=300)) as http:
+        async with Client(streamable_http_client(url, http_client=http), mode=a.era) as client:
+            names = [tool.name for tool in (await client.list_tools()).tools]
+            if a.tool not in names:
+                raise LookupError(f"the tool is not listed: {names}")
+            await client.call_tool(a.tool, a.arguments)
+
+
+def main():
+    a = parse("python mcp", lambda parser: parser.add_argument("--era", default="auto"))
+    a.name += f" ({a.era})"
+    record = Record(a.log)
+    try:
+        asyncio.run(asyncio.wait_for(call(a, Proxy(a.url, record).url), a.timeout))
+        ok, detail = verdict(record, a.tool, a.expect)
+    except BaseException as error:  # an exception group is one, too
+        ok, detail = False, f"{type(error).__name__}: {error} {[repr(e) for e in getattr(error, 'exceptions', [])]}"
+    finish(a, record, ok, detail)
+
+
+main()
