@@ -96,7 +96,7 @@ async fn grouped(sessions: &Sessions, folder: &Path) -> Result<Row> {
     let options = SqliteConnectOptions::new()
         .filename(folder.join(gateway::database::SQLITE_FILE))
         .synchronous(SqliteSynchronous::Full)
-        .busy_timeout(Duration::from_secs(60));
+        .busy_timeout(Duration::from_mins(1));
     let options = sqlx::ConnectOptions::disable_statement_logging(options);
     let pool = SqlitePoolOptions::new().max_connections(16).connect_with(options).await?;
     let id = session(sessions).await?;
