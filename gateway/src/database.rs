@@ -196,20 +196,8 @@ where
     F: for<'c> FnOnce(&'c mut Connection) -> Work<'c, T, E>,
     E: From<DatabaseError>,
 {
-    let mut transaction = begin(pool).await.map_err(DatabaseError::from)?;
+    let mut transaction = pool.begin().await.map_err(DatabaseError::from)?;
     let done = work(&mut transaction).await?;
     transaction.commit().await.map_err(DatabaseError::from)?;
     Ok(done)
-}
-
-/// Begins a transaction. A pooled connection that died unnoticed (the server restarted) is replaced, not
-/// reported: nothing has been asked of it yet.
-async fn begin(pool: &AnyPool) -> Result<sqlx::Transaction<'static, sqlx::Any>, sqlx::Error> {
-    for _ in 0..POSTGRES_WRITERS_MAX {
-        match pool.begin().await {
-            Err(error) if error::is_disconnect(&error) => {}
-            begun => return begun,
-        }
-    }
-    pool.begin().await
 }

@@ -239,8 +239,8 @@ impl Sessions {
                     Box::pin(async move {
                         insert(connection, id, &owner, called.as_ref(), limit).await?;
                         first.append(connection).await?;
-                        let list = list_topic(&owner);
-                        database::notify(connection, dialect, &list, 0).await.map_err(DatabaseError::from)?;
+                        let told = list_topic(&owner);
+                        database::notify(connection, dialect, &told, 0).await.map_err(DatabaseError::from)?;
                         by_id(connection, id).await
                     })
                 },
@@ -314,7 +314,7 @@ impl Sessions {
         let id = session.id;
         let status = SessionStatus::Archived.as_str().to_owned();
         let event = NewEvent::of(by.clone(), &Body::SessionUpdated { status });
-        let last = Arc::new(self.log.batch(id, At::End, &[event])?);
+        let archival = Arc::new(self.log.batch(id, At::End, &[event])?);
         let (signals, owner) = (Arc::clone(self.database.signals()), session.principal.clone());
         let dialect = self.database.dialect();
         let list = list_topic(&owner);
@@ -323,15 +323,15 @@ impl Sessions {
                 move |connection| {
                     Box::pin(async move {
                         // Holds the session's row, so that no call is opened meanwhile.
-                        last.append(connection).await?;
+                        archival.append(connection).await?;
                         refuse_while_running(connection, id).await?;
                         sqlx::query("update session set status = 'archived' where id = $1")
                             .bind(id.to_string())
                             .execute(&mut *connection)
                             .await
                             .map_err(DatabaseError::from)?;
-                        let list = list_topic(&owner);
-                        database::notify(connection, dialect, &list, 0).await.map_err(DatabaseError::from)?;
+                        let told = list_topic(&owner);
+                        database::notify(connection, dialect, &told, 0).await.map_err(DatabaseError::from)?;
                         by_id(connection, id).await
                     })
                 },

@@ -4,6 +4,7 @@
 //! ROWS=sandbox` measures one file's alone.
 
 mod disk;
+mod log;
 mod process;
 mod report;
 mod sandbox;
@@ -13,7 +14,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 
 /// The files with rows, in the order of the table.
-const ROOMS: [&str; 2] = ["process", "sandbox"];
+const ROOMS: [&str; 3] = ["log", "process", "sandbox"];
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -35,6 +36,7 @@ async fn main() -> Result<()> {
 
 async fn rows(room: &str, scratch: &Path) -> Result<Vec<report::Row>> {
     match room {
+        "log" => log::rows(scratch).await,
         "process" => process::rows(scratch).await,
         "sandbox" => sandbox::rows(scratch).await,
         _ => bail!("no rows called {room}: there are {}", ROOMS.join(", ")),

@@ -25,7 +25,6 @@ pub(crate) enum Bound {
     /// Not more than this.
     AtMost(f64),
     /// Not less than this.
-    #[expect(dead_code, reason = "the rows of the log use it")]
     AtLeast(f64),
 }
 

@@ -1,5 +1,6 @@
 //! The database's door: group commit, what it refuses to open, and what it says.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
@@ -96,7 +97,7 @@ async fn reopen_after(store: &Store, text: &'static str) -> Result<DatabaseError
     });
     change.await?;
     store.database.close().await;
-    Ok(Database::open(store.config.clone()).await.err().context("it was opened")?)
+    Database::open(store.config.clone()).await.err().context("it was opened")
 }
 
 async fn a_newer_schema_is_refused(store: &Store) -> Result<()> {
@@ -313,7 +314,7 @@ async fn an_error_never_shows_the_password() -> Result<()> {
         let mut told = format!("{refused:?} {refused}");
         let mut source = std::error::Error::source(&refused);
         while let Some(error) = source {
-            told.push_str(&format!(" {error:?} {error}"));
+            write!(told, " {error:?} {error}")?;
             source = error.source();
         }
         ensure!(told.contains(expected), "{told}");

@@ -70,16 +70,13 @@ pub async fn database() -> Result<TestDatabase> {
     let name = format!("mh_{}", gateway::clock::id().simple());
     #[expect(clippy::disallowed_methods, reason = "tests are configured by the environment alone")]
     let given = std::env::var(URL_VARIABLE).ok();
-    let (admin, url, cluster) = match given {
-        Some(admin) => {
-            let options: PgConnectOptions = admin.parse().context(URL_VARIABLE)?;
-            let url = options.database(&name).to_url_lossy().to_string();
-            (admin, url, None)
-        }
-        None => {
-            let cluster = tokio::task::spawn_blocking(Cluster::shared).await??;
-            (cluster.url("postgres"), cluster.url(&name), Some(cluster))
-        }
+    let (admin, url, cluster) = if let Some(admin) = given {
+        let options: PgConnectOptions = admin.parse().context(URL_VARIABLE)?;
+        let url = options.database(&name).to_url_lossy().to_string();
+        (admin, url, None)
+    } else {
+        let cluster = tokio::task::spawn_blocking(Cluster::shared).await??;
+        (cluster.url("postgres"), cluster.url(&name), Some(cluster))
     };
     let create = AssertSqlSafe(format!("create database \"{name}\""));
     sqlx::raw_sql(create).execute(&mut connect(&admin).await?).await?;
@@ -170,10 +167,16 @@ impl Cluster {
 fn start(home: &Path, owner: &Owner) -> Result<PathBuf> {
     let binaries = binaries()?;
     let template = template(home, &binaries, owner)?;
+    // Nobody uses what a server that did not end well has left.
+    for entry in fs::read_dir(home)?.flatten() {
+        if entry.file_name().as_encoded_bytes().starts_with(b"run-") {
+            fs::remove_dir_all(entry.path()).ok();
+        }
+    }
     let directory = home.join(format!("run-{}", gateway::clock::id().simple()));
     run(owner.command("cp").arg("-a").arg(&template).arg(&directory))?;
     let log = home.join("server.log");
-    let starter = owner
+    let left = owner
         .command("setsid")
         .args(["--fork", "sh", "-c", BESIDE, "beside"])
         .arg(binaries.join("postgres"))
@@ -184,7 +187,7 @@ fn start(home: &Path, owner: &Owner) -> Result<PathBuf> {
         .stderr(File::create(&log)?)
         .status()
         .context("PostgreSQL for tests did not start")?;
-    ensure!(starter.success(), "PostgreSQL for tests did not start: {starter}");
+    ensure!(left.success(), "PostgreSQL for tests did not start: {left}");
     let started = Instant::now();
     while UnixStream::connect(directory.join(SOCKET)).is_err() {
         ensure!(

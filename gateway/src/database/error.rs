@@ -141,11 +141,9 @@ impl From<sqlx::Error> for DatabaseError {
             _ => {}
         }
         match code(&error) {
-            Some(Code::Sqlite(13)) => Self::Full,
-            Some(Code::Sqlite(8)) => Self::ReadOnly,
+            Some(Code::Sqlite(13) | Code::Postgres("53100")) => Self::Full,
+            Some(Code::Sqlite(8) | Code::Postgres("25006")) => Self::ReadOnly,
             Some(Code::Sqlite(5 | 6)) => Self::Locked,
-            Some(Code::Postgres("53100")) => Self::Full,
-            Some(Code::Postgres("25006")) => Self::ReadOnly,
             Some(Code::Postgres("57P01" | "57P02" | "57P03" | "53300")) => Self::Gone(Arc::new(error)),
             _ => Self::Failed(Arc::new(error)),
         }
@@ -184,9 +182,4 @@ pub(super) fn is_conflict(error: &(dyn std::error::Error + 'static)) -> bool {
         next = error.source();
     }
     false
-}
-
-/// Whether the connection itself is gone.
-pub(super) fn is_disconnect(error: &sqlx::Error) -> bool {
-    matches!(error, sqlx::Error::Io(_)) || matches!(code(error), Some(Code::Postgres("57P01" | "57P02")))
 }

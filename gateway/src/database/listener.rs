@@ -36,14 +36,13 @@ pub(super) async fn listen(
             () = stop.cancelled() => return,
             notified = listener.try_recv() => notified,
         };
-        match notified {
-            Ok(Some(notification)) => signals.publish_payload(notification.payload()),
-            Ok(None) | Err(_) => {
-                tracing::warn!("lost the connection that tells of changes in PostgreSQL; connecting again");
-                let Some(again) = reconnect(&url, &stop).await else { return };
-                listener = again;
-                signals.publish_all();
-            }
+        if let Ok(Some(notification)) = notified {
+            signals.publish_payload(notification.payload());
+        } else {
+            tracing::warn!("lost the connection that tells of changes in PostgreSQL; connecting again");
+            let Some(again) = reconnect(&url, &stop).await else { return };
+            listener = again;
+            signals.publish_all();
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Opening: connections, settings read back, migrations.
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -19,6 +20,9 @@ static POSTGRES: Migrator = sqlx::migrate!("../migrations/postgres");
 
 /// How long a caller waits for a free connection.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(30);
+/// A connection to PostgreSQL that nobody used for so long is tried before it is used: the server may have gone
+/// away in the meantime, and be back.
+const PING_AFTER: Duration = Duration::from_secs(1);
 /// How long PostgreSQL may take to answer at start.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -78,10 +82,8 @@ fn percent_encoded(path: &str) -> String {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'_' | b'.' | b'~' => {
                 encoded.push(char::from(byte));
             }
-            _ => {
-                encoded.push('%');
-                encoded.push_str(&format!("{byte:02X}"));
-            }
+            // Writing to a string does not fail.
+            _ => write!(encoded, "%{byte:02X}").unwrap_or_default(),
         }
     }
     encoded
@@ -158,6 +160,14 @@ pub(super) async fn postgres(
             .max_connections(connections)
             .acquire_timeout(ACQUIRE_TIMEOUT)
             .test_before_acquire(false)
+            .before_acquire(|connection, used| {
+                Box::pin(async move {
+                    if used.idle_for > PING_AFTER {
+                        connection.ping().await?;
+                    }
+                    Ok(true)
+                })
+            })
             .connect_lazy_with(options.clone())
     };
     Ok(Postgres { reader: pool(readers), writer: pool(writers) })

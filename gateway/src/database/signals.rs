@@ -37,6 +37,9 @@ pub async fn notify(
 /// How far a topic has come; `None` when it is not known how far.
 type Reached = Option<i64>;
 
+/// Subscribers of one topic, by their number.
+type Mailboxes = HashMap<u64, Arc<Mailbox>>;
+
 /// All who wait, by topic.
 #[derive(Debug, Default)]
 pub struct Signals {
@@ -76,9 +79,12 @@ impl Signals {
 
     /// Publishes what a process notified, by [`notify`].
     pub(super) fn publish_payload(&self, payload: &str) {
-        match payload.rsplit_once(' ').map(|(topic, reached)| (topic, reached.parse())) {
-            Some((topic, Ok(reached))) => self.publish(topic, reached),
-            _ => tracing::warn!("a notification on {CHANNEL} is not understood"),
+        if let Some((topic, Ok(reached))) =
+            payload.rsplit_once(' ').map(|(topic, text)| (topic, text.parse()))
+        {
+            self.publish(topic, reached);
+        } else {
+            tracing::warn!("a notification on {CHANNEL} is not understood");
         }
     }
 

@@ -36,7 +36,7 @@ impl Sessions {
         let (id, list) = (session.id, list_topic(&session.principal));
         let dialect = self.database.dialect();
         let signals = Arc::clone(self.database.signals());
-        let listed = list.clone();
+        let told = list.clone();
         let marking = self.database.write_then(
             move |connection| {
                 Box::pin(async move {
@@ -50,16 +50,16 @@ impl Sessions {
                     .map_err(DatabaseError::from)?;
                     let Some(row) = marked else { return Err(SessionError::NoSession) };
                     refuse_while_running(connection, id).await?;
-                    let last = super::column::<i64>(&row, "last_seq")?;
-                    for (topic, reached) in [(sql::topic(id), last), (listed, 0)] {
+                    let end = super::column::<i64>(&row, "last_seq")?;
+                    for (topic, reached) in [(sql::topic(id), end), (told, 0)] {
                         let notified = database::notify(connection, dialect, &topic, reached).await;
                         notified.map_err(DatabaseError::from)?;
                     }
-                    Ok(Seq(last))
+                    Ok(Seq(end))
                 })
             },
-            move |last: &Seq| {
-                sql::publish(&signals, id, *last);
+            move |end: &Seq| {
+                sql::publish(&signals, id, *end);
                 signals.publish(&list, 0);
             },
         );

@@ -1,5 +1,7 @@
 //! An event as a row of the table `event`, and back.
 
+use std::fmt::Write as _;
+
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use sqlx::Row as _;
@@ -93,7 +95,12 @@ fn text(value: &impl serde::Serialize) -> String {
 
 /// Keys are stored by their digest: of any length and any characters, they fit an index.
 pub(super) fn digest(key: &str) -> String {
-    Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect()
+    let mut hex = String::with_capacity(64);
+    for byte in Sha256::digest(key) {
+        // Writing to a string does not fail.
+        write!(hex, "{byte:02x}").ok();
+    }
+    hex
 }
 
 fn call_change(event: &NewEvent) -> Result<(Option<String>, CallChange), LogError> {

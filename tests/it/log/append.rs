@@ -127,7 +127,7 @@ async fn what_does_not_fit_is_refused(store: &Store) -> Result<()> {
     let fits = said(&"x".repeat(EVENT_BYTES_MAX - 64));
     store.log.append(id, At::End, std::slice::from_ref(&fits)).await?;
     for (field, value) in
-        [("type", "".into()), ("type", "x".repeat(129)), ("seq", "7".into()), ("by", "me".into())]
+        [("type", String::new()), ("type", "x".repeat(129)), ("seq", "7".to_owned()), ("by", "me".to_owned())]
     {
         let mut event = said("malformed");
         event.fields.insert(field.into(), value.into());

@@ -86,7 +86,7 @@ async fn kill_and_look(config: DatabaseConfig, database: &str, test: &str) -> Re
             .spawn()?;
         let mut lines = BufReader::new(child.stdout.take().context("its output")?).lines();
         let mut before = acknowledged.len();
-        let deadline = tokio::time::sleep(Duration::from_secs(60));
+        let deadline = tokio::time::sleep(Duration::from_mins(1));
         tokio::pin!(deadline);
         // Not before it writes; then at a moment of no meaning to it.
         while before == acknowledged.len() {

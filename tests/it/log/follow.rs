@@ -22,7 +22,7 @@ on_both!(
 );
 
 /// Longer than the poll of a follower whose signal got lost, times ten.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 async fn a_follower_sees_everything_once(store: &Store) -> Result<()> {
     const WRITERS: usize = 16;
@@ -134,6 +134,32 @@ async fn next_of(changes: &mut gateway::session::Changes, expected: Change) -> R
             return Ok(true);
         }
     }
+}
+
+/// Every connection to the server is lost, the one that tells of changes included.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_server_is_found_again() -> Result<()> {
+    let store = Store::postgres().await?;
+    let session = store.session().await?;
+    let database = Database::open(store.config.clone()).await?;
+    let other = sessions(&database);
+    let mut changes = store.sessions.changes(&owner());
+    changes.watch(session.id);
+    let mut follower = Box::pin(store.log.follow(session.id, Seq(1)));
+    ensure!(timeout(Duration::from_millis(1_500), follower.next()).await.is_err(), "nothing new yet");
+    sqlx::query(
+        "select count(pg_terminate_backend(pid)) from pg_stat_activity
+         where datname = current_database() and pid <> pg_backend_pid()",
+    )
+    .execute(database.reader())
+    .await?;
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    other.log().append(session.id, At::End, &[said("after")]).await?;
+    ensure!(next_of(&mut changes, Change::Appended(session.id, Seq(2))).await?);
+    let event = timeout(PATIENCE, follower.next()).await?.context("it goes on")??;
+    ensure!(event.seq == Seq(2));
+    store.log.append(session.id, At::End, &[said("and it writes")]).await?;
+    Ok(())
 }
 
 async fn a_slow_subscriber_gets_the_last(store: &Store) -> Result<()> {

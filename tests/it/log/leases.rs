@@ -74,7 +74,7 @@ pub(super) async fn a_take_over_that_races_fences(store: &Store) -> Result<()> {
     let id = store.session().await?.id;
     let lease = of_session(id, 1);
     take(&store.database, &lease.subject).await?;
-    let (began, begun) = tokio::sync::watch::channel(());
+    let (tell, told) = tokio::sync::watch::channel(());
     let subject = lease.subject.clone();
     let slow = store.database.write(move |connection| {
         Box::pin(async move {
@@ -82,14 +82,14 @@ pub(super) async fn a_take_over_that_races_fences(store: &Store) -> Result<()> {
                 .bind(subject)
                 .execute(connection)
                 .await?;
-            began.send(()).ok();
+            tell.send(()).ok();
             tokio::time::sleep(Duration::from_millis(300)).await;
             Ok::<_, DatabaseError>(())
         })
     });
     let append = async {
-        let mut begun = begun;
-        begun.changed().await.ok();
+        let mut told = told;
+        told.changed().await.ok();
         store.log.append(id, At::Held(vec![lease]), &[said("too late")]).await
     };
     let (taken, refused) = tokio::join!(slow, append);
