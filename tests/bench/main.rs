@@ -11,7 +11,7 @@ mod sandbox;
 
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
 /// The files with rows, in the order of the table.
 const ROOMS: [&str; 3] = ["log", "process", "sandbox"];

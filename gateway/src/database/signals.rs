@@ -43,12 +43,9 @@ type Mailboxes = HashMap<u64, Arc<Mailbox>>;
 /// All who wait, by topic.
 #[derive(Debug, Default)]
 pub struct Signals {
-    topics: Mutex<HashMap<Arc<str>, Waiting>>,
+    topics: Mutex<HashMap<Arc<str>, Mailboxes>>,
     next: AtomicU64,
 }
-
-/// The mailboxes of those who wait for one topic, by the number of their subscription.
-type Waiting = HashMap<u64, Arc<Mailbox>>;
 
 /// One subscriber's changes that it has not taken yet: at most one a topic.
 #[derive(Debug, Default)]
