@@ -18,6 +18,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use tokio_util::task::TaskTracker;
+
 use crate::config::Config;
 
 /// Many brains, many hands, one log: an MCP gateway for long-running agents.
@@ -78,6 +80,8 @@ enum Output {
 struct Setting {
     config: Config,
     output: Output,
+    /// Listens for signals as long as the process lives.
+    signals: TaskTracker,
 }
 
 /// Runs the command that the arguments name.
@@ -85,7 +89,12 @@ pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let done = match runtime {
-        Ok(runtime) => runtime.block_on(run(arguments)),
+        Ok(runtime) => {
+            let done = runtime.block_on(run(arguments));
+            // A read of stdin that is under way can't be called off, and nobody waits for it.
+            runtime.shutdown_background();
+            done
+        }
         Err(error) => Err(error.into()),
     };
     match done {
@@ -104,7 +113,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         config.data = data;
     }
     let output = if common.json { Output::Json } else { Output::Text };
-    let setting = Setting { config, output };
+    let setting = Setting { config, output, signals: TaskTracker::new() };
     match command.unwrap_or_else(|| Command::Serve(serve::Options::default())) {
         Command::Serve(options) => serve::run(setting, options).await?,
         Command::Stdio(options) => stdio::run(setting, options).await?,

@@ -5,9 +5,13 @@ use std::net::SocketAddr;
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::{Setting, base_url, log_to_stderr};
 use crate::serve::{Auth, Server, claude_line};
+
+/// What a process ends with that SIGINT ended.
+const EXIT_INTERRUPTED: i32 = 130;
 
 #[derive(Args, Default)]
 pub(super) struct Options {
@@ -35,31 +39,27 @@ pub(super) async fn run(setting: Setting, options: Options) -> anyhow::Result<()
         claude_line(&base, "default", &server.owner_token()?)
     );
     println!("  other clients: manyhands connect codex|gemini|json");
-    server.run(stop_on_signal()?).await?;
+    server.run(stop_on_signal(&setting.signals)?).await?;
     Ok(())
 }
 
-/// Fires on SIGINT or SIGTERM. A second one ends the process at once, as it does by default.
-pub(super) fn stop_on_signal() -> anyhow::Result<CancellationToken> {
+/// Fires on the first SIGINT or SIGTERM. A second SIGINT is a person who has had enough: it ends the process at
+/// once. A second SIGTERM changes nothing, since clients send both within a moment.
+pub(super) fn stop_on_signal(tasks: &TaskTracker) -> anyhow::Result<CancellationToken> {
     let stop = CancellationToken::new();
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let fire = stop.clone();
-    // Lives as long as the process: there is nothing to wait for.
-    std::thread::spawn({
-        let handle = tokio::runtime::Handle::current();
-        move || {
-            handle.block_on(async {
-                let mut wait = async || {
-                    tokio::select! {
-                        _ = interrupt.recv() => {}
-                        _ = terminate.recv() => {}
-                    }
-                };
-                wait().await;
-                fire.cancel();
-                wait().await;
-                std::process::exit(130);
-            });
+    tasks.spawn(async move {
+        let mut interrupts = 0;
+        loop {
+            tokio::select! {
+                _ = interrupt.recv() => interrupts += 1,
+                _ = terminate.recv() => {}
+            }
+            fire.cancel();
+            if interrupts > 1 {
+                std::process::exit(EXIT_INTERRUPTED);
+            }
         }
     });
     Ok(stop)

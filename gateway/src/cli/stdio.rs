@@ -27,7 +27,7 @@ pub(super) async fn run(setting: Setting, options: Options) -> anyhow::Result<()
         return relay(stream, &options.session).await;
     }
     let gateway = Gateway::open(setting.config).await?;
-    let stop = super::serve::stop_on_signal()?;
+    let stop = super::serve::stop_on_signal(&setting.signals)?;
     tokio::select! {
         () = serve(&gateway, options.session, tokio::io::stdin(), tokio::io::stdout()) => {}
         () = stop.cancelled() => {}
