@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use hands::sandbox::{Limits, Network, Sandbox, SandboxConfig};
+use hands::sandbox::{Sandbox, SandboxConfig};
 use hands::{Call, CallContext, Ending, Hand, InstanceId, Lease, NoProgress};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -20,12 +20,7 @@ const ROUNDS: usize = 100;
 const WARM: usize = 10;
 
 pub(crate) async fn rows(scratch: &Path) -> Result<Vec<Row>> {
-    let hand = Sandbox::new(SandboxConfig {
-        program: tests::gateway::binary(),
-        mounts: Vec::new(),
-        network: Network::None,
-        limits: Limits::default(),
-    });
+    let hand = Sandbox::new(SandboxConfig::new(tests::gateway::binary()));
     let lease = Lease {
         instance: InstanceId(format!("bench-{}", std::process::id())),
         work: scratch.join("sandbox"),
