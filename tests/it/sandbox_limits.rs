@@ -91,8 +91,11 @@ async fn median_of_calls(rig: &Rig) -> Duration {
 #[tokio::test]
 async fn used_up_processes_cost_the_background_ones_and_run_nothing_twice() {
     let rig = small(|config| config.limits.processes = 64);
-    let hoard = "perl -e 'while (1) { my $pid = fork // last; $pid or exec qw(sleep 300) }' > /dev/null 2>&1";
-    timed(&rig, 60, hoard).await;
+    // Each leaves fewer than half of the limit behind, together they leave no room.
+    let hoard = "perl -e 'for (1..24) { my $pid = fork // last; $pid or exec qw(sleep 300) }' > /dev/null 2>&1";
+    for _ in 0..3 {
+        timed(&rig, 60, hoard).await;
+    }
     let lost = rig.try_call("bash", json!({"command": "echo x >> ran"}), context()).await;
     let Err(HandError::Lost { may_have_run: false, why }) = lost else { panic!("{lost:?}") };
     assert!(why.contains("used up all 64 processes"), "{why}");
