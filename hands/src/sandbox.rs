@@ -51,6 +51,8 @@ use crate::{Call, CallContext, Files, Hand, HandError, Handle, InstanceId, Lease
 /// Where the instance's work folder is in the sandbox.
 pub const WORKSPACE: &str = "/workspace";
 
+/// Most mounts that a tool's description names: clients cut it off at 2 KB.
+const MOST_NAMED: usize = 12;
 /// Places that a mount can't take: the sandbox has something of its own there.
 const TAKEN: [&str; 7] = ["/", WORKSPACE, "/tmp", "/etc", "/run", "/var", init::PROGRAM];
 /// Places that nothing can be mounted below, either.
@@ -310,15 +312,23 @@ fn shell() -> &'static str {
 fn surroundings(config: &SandboxConfig) -> Surroundings {
     let roots = [WORKSPACE, "/tmp"].map(PathBuf::from).into_iter();
     let writable = config.mounts.iter().filter(|mount| mount.access == Access::ReadWrite);
-    let mounts = config.mounts.iter().map(|mount| {
-        let how = if mount.access == Access::ReadOnly { " (read-only)" } else { "" };
-        format!("{}{how}", mount.at.display())
-    });
+    let mut mounts: Vec<String> = config
+        .mounts
+        .iter()
+        .take(MOST_NAMED)
+        .map(|mount| {
+            let how = if mount.access == Access::ReadOnly { " (read-only)" } else { "" };
+            format!("{}{how}", mount.at.display())
+        })
+        .collect();
+    if config.mounts.len() > MOST_NAMED {
+        mounts.push(format!("{} more", config.mounts.len() - MOST_NAMED));
+    }
     Surroundings {
         shell: shell(),
         workspace: WORKSPACE.into(),
         writable: roots.chain(writable.map(|mount| mount.at.clone())).collect(),
-        mounts: mounts.collect(),
+        mounts,
         network: match config.network {
             Network::None => "no network",
             Network::Host => "the network of the machine it runs on",

@@ -91,8 +91,12 @@ async fn median_of_calls(rig: &Rig) -> Duration {
 #[tokio::test]
 async fn used_up_processes_cost_the_background_ones_and_run_nothing_twice() {
     let rig = small(|config| config.limits.processes = 64);
-    let hoard = "perl -e 'while (1) { my $pid = fork // last; $pid or exec qw(sleep 300) }' > /dev/null 2>&1";
-    timed(&rig, 60, hoard).await;
+    // Each leaves fewer than half of the limit behind, together they leave no room.
+    let hoard =
+        "perl -e 'for (1..24) { my $pid = fork // last; $pid or exec qw(sleep 300) }' > /dev/null 2>&1";
+    for _ in 0..3 {
+        timed(&rig, 60, hoard).await;
+    }
     let lost = rig.try_call("bash", json!({"command": "echo x >> ran"}), context()).await;
     let Err(HandError::Lost { may_have_run: false, why }) = lost else { panic!("{lost:?}") };
     assert!(why.contains("used up all 64 processes"), "{why}");
@@ -138,6 +142,16 @@ async fn a_filled_workspace_ends_the_call_and_can_be_emptied() {
     assert!(many.text.contains("grew beyond its limit of 24 MiB"), "{}", many.text);
     assert_eq!(rig.prints("rm -f f* x; sleep 1.5; echo emptied").await, "emptied");
     rig.prints("head -c 5000000 /dev/zero > y; sleep 1.5").await;
+    rig.hand.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_workspace_too_deep_to_measure_ends_the_call() {
+    let rig = Rig::new();
+    let dig = "perl -e 'my $name = \"d\" x 200; for (1..60) { mkdir $name; chdir $name } sleep 100'";
+    let seen = timed(&rig, 60, dig).await;
+    assert!(seen.text.contains("too deeply nested to be measured"), "{}", seen.text);
+    assert_eq!(rig.prints("rm -rf d*; ls -A").await, "");
     rig.hand.shutdown().await;
 }
 

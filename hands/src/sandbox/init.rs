@@ -7,9 +7,10 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, ExitCode, Stdio};
 
+use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit, umask};
 
 use super::children::Children;
 
@@ -31,6 +32,8 @@ pub(super) fn main(processes: u64) -> ExitCode {
 
 fn serve(processes: u64) -> io::Result<()> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    // Not the gateway's, which may keep its own files to itself.
+    umask(Mode::from_raw_mode(0o022));
     // A cgroup may have the same limit already. Only here, inside the user namespace: before, the owner's
     // other processes would count too.
     setrlimit(Resource::Nproc, Rlimit { current: Some(processes), maximum: Some(processes) })?;

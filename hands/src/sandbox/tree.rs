@@ -9,14 +9,16 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, ResolveFlags, Statx, StatxFlags, open, openat2, statx};
 
-/// Most folders that wait to be looked into.
-const MOST_WAITING: usize = 200_000;
+/// Most bytes of the paths of folders that wait to be looked into.
+const MOST_WAITING: usize = 32 * 1024 * 1024;
 
 /// An iterator over everything below a folder.
 pub(super) struct Tree {
     root: OwnedFd,
     /// Paths of folders below `root` that are not looked into yet.
     waiting: Vec<CString>,
+    /// Bytes of their paths.
+    waiting_bytes: usize,
     current: Option<Current>,
 }
 
@@ -40,7 +42,7 @@ impl Tree {
     /// Starts at `root`, which must be a folder.
     pub(super) fn open(root: &Path) -> io::Result<Self> {
         let root = open(root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { root, waiting: vec![c".".to_owned()], current: None })
+        Ok(Self { root, waiting: vec![c".".to_owned()], waiting_bytes: 1, current: None })
     }
 
     fn descend(&self, path: CString) -> io::Result<Option<Current>> {
@@ -66,6 +68,7 @@ impl Tree {
         loop {
             let Some(current) = &mut self.current else {
                 let Some(path) = self.waiting.pop() else { return Ok(None) };
+                self.waiting_bytes -= path.count_bytes();
                 self.current = self.descend(path)?;
                 continue;
             };
@@ -86,10 +89,12 @@ impl Tree {
             };
             let found = Entry { parent: Arc::clone(&current.folder), name: name.to_owned(), stat };
             if rustix::fs::FileType::from_raw_mode(u32::from(stat.stx_mode)).is_dir() {
-                if self.waiting.len() >= MOST_WAITING {
+                let path = join(&current.path, name);
+                self.waiting_bytes += path.count_bytes();
+                if self.waiting_bytes > MOST_WAITING {
                     return Err(io::Error::other("too many folders"));
                 }
-                self.waiting.push(join(&current.path, name));
+                self.waiting.push(path);
             }
             return Ok(Some(found));
         }
