@@ -20,8 +20,9 @@ pub use instance::{InUse, Instance};
 
 use crate::access::Principal;
 use crate::database::{Database, DatabaseError};
+use crate::hand::HandName;
 use crate::leases::node::{NodeId, Nodes};
-use crate::registry::{HandName, Registered, Registry, RegistryError};
+use crate::registry::{Registered, Registry, RegistryError};
 use crate::session::{EventLog, LogError, SessionId};
 
 /// What a lease on a hand is called in the database.

@@ -4,70 +4,20 @@
 //! both is refused, naming both.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::str::FromStr;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use hands::{Hand, HandError, Tool};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 use sqlx::Row as _;
 use tokio::sync::watch;
 
 use crate::clock;
-use crate::config::{BadMount, HandConfig};
 use crate::database::{Database, DatabaseError};
+use crate::hand::{BadHandName, BadMount, HandConfig, HandName};
 
 /// Between a hand's name and its tool's.
 pub const SEPARATOR: &str = "__";
-/// Longest name of a hand, in characters.
-const HAND_NAME_MAX: usize = 24;
-/// Longest name of a tool with its hand's in front: clients put `mcp__manyhands__` before it and rewrite
-/// what is over 64.
-pub const TOOL_NAME_MAX: usize = 48;
-
-/// Names a hand: `^[a-z][a-z0-9-]{0,23}$`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct HandName(String);
-
-impl HandName {
-    /// The name.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl FromStr for HandName {
-    type Err = RegistryError;
-
-    fn from_str(name: &str) -> Result<Self, RegistryError> {
-        let good = name.len() <= HAND_NAME_MAX
-            && name.starts_with(|c: char| c.is_ascii_lowercase())
-            && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
-        if good { Ok(Self(name.to_owned())) } else { Err(RegistryError::BadName(name.to_owned())) }
-    }
-}
-
-impl TryFrom<String> for HandName {
-    type Error = RegistryError;
-
-    fn try_from(name: String) -> Result<Self, RegistryError> {
-        name.parse()
-    }
-}
-
-impl From<HandName> for String {
-    fn from(name: HandName) -> String {
-        name.0
-    }
-}
-
-impl fmt::Display for HandName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 /// Where a hand was registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -127,10 +77,8 @@ pub struct Registry {
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
     /// The name breaks the rule.
-    #[error(
-        "{0:?} is no name for a hand: use 1 to {HAND_NAME_MAX} of a-z, 0-9 and '-', beginning with a letter"
-    )]
-    BadName(String),
+    #[error(transparent)]
+    BadName(#[from] BadHandName),
     /// Somebody has the name.
     #[error("a hand named {name} exists already ({}): remove that one, or choose another name", origin_text(*.origin))]
     Exists {

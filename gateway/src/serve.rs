@@ -21,8 +21,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::access::token::{TokenError, Tokens};
 use crate::calls::Calls;
-use crate::config::{Config, HandConfig};
+use crate::config::Config;
 use crate::database::{Database, DatabaseConfig, DatabaseError};
+use crate::hand::HandConfig;
 use crate::leases::node::{Me, Nodes};
 use crate::leases::{LeaseError, Leases};
 use crate::mcp::wire::host_origin::NotAPlace;

@@ -40,7 +40,7 @@ struct There<'a> {
 /// `HAND:PATH`. A path that begins with `/`, `.` or `~` is always one of this machine.
 fn there(text: &str) -> Option<There<'_>> {
     let (hand, path) = text.split_once(':')?;
-    hand.parse::<crate::registry::HandName>().is_ok().then_some(There { hand, path })
+    hand.parse::<crate::hand::HandName>().is_ok().then_some(There { hand, path })
 }
 
 pub(super) async fn run(setting: &Setting, owner: &mut Owner, options: &Options) -> anyhow::Result<()> {

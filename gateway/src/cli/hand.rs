@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::control::{Owner, encoded};
 use super::{Output, Setting, copy};
-use crate::config::Network;
+use crate::hand::Network;
 
 #[derive(Subcommand)]
 pub(super) enum Command {

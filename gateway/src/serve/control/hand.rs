@@ -11,8 +11,9 @@ use serde_json::{Map, Value, json};
 use super::{Refusal, files};
 use crate::access::Principal;
 use crate::calls::{Ask, News};
-use crate::config::HandConfig;
-use crate::registry::HandName;
+use crate::hand::HandConfig;
+use crate::hand::HandName;
+use crate::registry::RegistryError;
 use crate::serve::Gateway;
 use crate::session::{By, Via};
 
@@ -47,7 +48,7 @@ async fn show(State(gateway): State<Arc<Gateway>>, Path(hand): Path<String>) -> 
 }
 
 async fn add(State(gateway): State<Arc<Gateway>>, Json(new): Json<New>) -> Result<Json<Value>, Refusal> {
-    let name: HandName = new.name.parse()?;
+    let name: HandName = new.name.parse().map_err(RegistryError::from)?;
     Ok(Json(gateway.registry.add(&name, &new.config).await?.describe()))
 }
 
