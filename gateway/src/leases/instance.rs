@@ -23,8 +23,8 @@ const REPLACED: &str = "[The hand had died since your last call: this is a fresh
 const RENEWED: &str = "[The hand had been released since your last call: this is a fresh instance with the same \
      /workspace. Background processes and files outside /workspace are gone.]";
 /// The same when the work stayed behind on another machine.
-const MOVED: &str = "[The hand was on another machine that holds it no more: this is a fresh instance, and the \
-     /workspace of the earlier one is gone.]";
+const MOVED: &str = "[The hand was last on another machine, and its /workspace is out of reach: this is a fresh instance. \
+     Look at what is in /workspace before you rely on it.]";
 /// How far back the log is searched for what became of the last instance, in events of hands.
 const HISTORY: u32 = 256;
 /// How long making an instance may take. A kind of hand has shorter limits of its own.
@@ -201,17 +201,22 @@ impl Slot {
         for left in left_elsewhere(leases, self).await? {
             written_once(self.append(leases, instance, &self.lost(&left, Work::Gone)).await)?;
         }
-        let types = ["hand.lost", "hand.released"].map(str::to_owned).to_vec();
+        let types = ["hand.provisioned", "hand.lost", "hand.released"].map(str::to_owned).to_vec();
         let slice = Slice { limit: Some(HISTORY), types, ..Slice::default() };
         let events = leases.log.read(self.session, slice).await?;
-        Ok(events.into_iter().rev().filter_map(|event| event.known()).find_map(|body| match body {
-            Body::HandLost { hand, work: Work::Kept, .. } if hand == self.hand.name.as_str() => {
-                Some(REPLACED)
+        let (mut note, mine) = (None, self.hand.name.as_str());
+        for body in events.into_iter().rev().filter_map(|event| event.known()) {
+            match body {
+                Body::HandLost { hand, .. } if hand == mine => note = note.or(Some(REPLACED)),
+                Body::HandReleased { hand, .. } if hand == mine => note = note.or(Some(RENEWED)),
+                Body::HandProvisioned { hand, node, .. } if hand == mine => {
+                    let here = leases.nodes.is_of_this_home(&node).await?;
+                    return Ok(if here { note } else { Some(MOVED) });
+                }
+                _ => {}
             }
-            Body::HandLost { hand, work: Work::Gone, .. } if hand == self.hand.name.as_str() => Some(MOVED),
-            Body::HandReleased { hand, .. } if hand == self.hand.name.as_str() => Some(RENEWED),
-            _ => None,
-        }))
+        }
+        Ok(note)
     }
 
     /// Releases the instance unless a call runs in it or it was used within `idle`. Says whether there was one.

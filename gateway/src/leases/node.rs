@@ -109,6 +109,16 @@ impl Nodes {
         &self.home
     }
 
+    /// Whether the process `id` lives, or lived, in this process's data directory.
+    pub(super) async fn is_of_this_home(&self, id: &str) -> Result<bool, DatabaseError> {
+        let row = sqlx::query("select 1 from node where id = $1 and home = $2")
+            .bind(id.to_owned())
+            .bind(self.home.clone())
+            .fetch_optional(self.database.reader())
+            .await?;
+        Ok(row.is_some())
+    }
+
     async fn enter(&self, id: &NodeId) -> Result<(), DatabaseError> {
         let (id, home, host) = (id.0.clone(), self.home.clone(), self.host.clone());
         self.database
