@@ -18,13 +18,14 @@ use crate::hand::{HandConfig, HandName, SandboxSettings};
 /// What environment names of settings begin with.
 const ENVIRONMENT: &str = "MANYHANDS_";
 /// The settings that are not tables: each can be set from the environment.
-const SETTINGS: [&str; 15] = [
+const SETTINGS: [&str; 16] = [
     "listen",
     "allowed_hosts",
     "allowed_origins",
     "data",
     "database_url",
     "drain_s",
+    "work_retention_days",
     "nodes.heartbeat_ms",
     "nodes.dead_after_ms",
     "limits.sessions",
@@ -52,6 +53,8 @@ pub struct Config {
     pub database_url: Option<SecretString>,
     /// How long running calls may go on at shutdown before they are cancelled, in seconds. Default 10.
     pub drain_s: u64,
+    /// How long the work of an archived session's hands is kept on this machine, in days. Default 30.
+    pub work_retention_days: u16,
     /// How processes on one database watch each other.
     pub nodes: Nodes,
     /// What one principal may have at a time.
@@ -198,6 +201,7 @@ impl Default for Config {
             data: PathBuf::new(),
             database_url: None,
             drain_s: 10,
+            work_retention_days: 30,
             nodes: Nodes::default(),
             limits: Limits::default(),
             hands: BTreeMap::new(),

@@ -41,7 +41,9 @@ pub trait Faced: std::error::Error {
 impl Faced for LogError {
     fn kind(&self) -> Kind {
         match self {
-            Self::Conflict | Self::Fenced(_) | Self::Settled | Self::KeyTaken => Kind::Busy,
+            Self::Conflict | Self::Fenced(_) | Self::Settled | Self::InstanceGone | Self::KeyTaken => {
+                Kind::Busy
+            }
             Self::NoSession => Kind::Missing,
             Self::Archived | Self::TooLarge(_) | Self::Malformed(_) => Kind::Invalid,
             Self::Corrupt { .. } => Kind::Internal,
@@ -110,10 +112,9 @@ impl Faced for CallError {
             Self::TooMany { .. } => Kind::Limited,
             Self::KeyMismatch => Kind::Invalid,
             Self::Closing => Kind::Unavailable,
+            Self::Panicked => Kind::Internal,
             Self::Log(error) | Self::Unrecorded { source: error, .. } => error.kind(),
             Self::Session(error) => error.kind(),
-            Self::Output(error) => error.kind(),
-            Self::Lease(error) => error.kind(),
         }
     }
 }
@@ -122,7 +123,9 @@ impl Faced for LeaseError {
     fn kind(&self) -> Kind {
         match self {
             Self::TooMany { .. } => Kind::Limited,
-            Self::Busy(_) => Kind::Busy,
+            Self::Busy(_) | Self::Elsewhere(_) => Kind::Busy,
+            Self::Slow { .. } | Self::Dead | Self::GivenUp => Kind::Unavailable,
+            Self::Panicked => Kind::Internal,
             // A hand's sentences are written for people: what is missing, what to do.
             Self::Hand(_) => Kind::Unavailable,
             Self::Registry(error) => error.kind(),

@@ -2,8 +2,10 @@
 
 mod clients;
 mod conformance;
+mod crash;
 mod database;
 mod hand;
+mod leases;
 mod log;
 mod sandbox;
 mod sandbox_copy;
