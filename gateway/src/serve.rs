@@ -34,6 +34,9 @@ pub use own::{OwnError, SOCKET_FILE, TOKEN_FILE, read_token};
 /// How long a clean end may take after running calls have been cancelled.
 const END_MAX: Duration = Duration::from_secs(20);
 
+/// How long the answers of calls that have ended may be on their way.
+const ANSWERS_MAX: Duration = Duration::from_secs(2);
+
 /// Whether callers must say who they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Auth {
@@ -61,6 +64,10 @@ pub struct Gateway {
     pub closing: CancellationToken,
     /// Everything that runs beside a request.
     pub tasks: TaskTracker,
+    /// Requests without a complete answer. Those that listen do not count.
+    pub requests: TaskTracker,
+    /// Fires when every answer is out that will be: what is still connected is cut off.
+    pub hung_up: CancellationToken,
     nodes: Arc<Nodes>,
     database: Database,
     /// Fires when running calls have had their time.
@@ -154,6 +161,8 @@ impl Gateway {
             tokens,
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
+            requests: TaskTracker::new(),
+            hung_up: CancellationToken::new(),
             nodes,
             database,
             hurry,
@@ -164,8 +173,17 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// Takes no more calls; running ones get [`Config::drain_s`], then are cancelled.
+    /// Takes no more calls; running ones get [`Config::drain_s`], then are cancelled. Then hangs up.
     async fn drain(&self) {
+        self.end_calls().await;
+        self.requests.close();
+        if tokio::time::timeout(ANSWERS_MAX, self.requests.wait()).await.is_err() {
+            tracing::warn!(requests = self.requests.len(), "some answers were not fetched in time");
+        }
+        self.hung_up.cancel();
+    }
+
+    async fn end_calls(&self) {
         let patience = Duration::from_secs(self.config.drain_s);
         if tokio::time::timeout(patience, self.calls.drained()).await.is_ok() {
             return;

@@ -110,6 +110,7 @@ impl Inner {
 
     async fn start(&self, running: &Running) -> Result<Start, CallError> {
         let ask = &running.ask;
+        self.sessions.check_room(&ask.principal).await?;
         let used = asked(running);
         let tool_use_id = used.id;
         if let Some(in_use) = self.leases.warm(ask.session, &ask.hand) {
