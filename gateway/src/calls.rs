@@ -63,6 +63,9 @@ pub enum CallError {
         "this call key was used for another tool or other arguments: a repeat must be the same call, a new call needs a new key"
     )]
     KeyMismatch,
+    /// Whoever asked gave up.
+    #[error("nobody waits for this call any more")]
+    Cancelled,
     /// The gateway is shutting down.
     #[error("the gateway is shutting down: the call did not run")]
     Closing,

@@ -39,6 +39,9 @@ const CANCEL_MAX: Duration = Duration::from_secs(10);
 /// How long each further step of a clean end may take: answers that are under way, instances, tasks, the database.
 const STEP_MAX: Duration = Duration::from_secs(5);
 
+/// How long the answers of calls that have ended may be on their way.
+const ANSWERS_MAX: Duration = Duration::from_secs(2);
+
 /// Whether callers must say who they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Auth {
@@ -66,6 +69,10 @@ pub struct Gateway {
     pub closing: CancellationToken,
     /// Everything that runs beside a request.
     pub tasks: TaskTracker,
+    /// Requests without a complete answer. Those that listen do not count.
+    pub requests: TaskTracker,
+    /// Fires when every answer is out that will be: what is still connected is cut off.
+    pub hung_up: CancellationToken,
     nodes: Arc<Nodes>,
     database: Database,
     /// Fires when running calls have had their time.
@@ -162,6 +169,8 @@ impl Gateway {
             tokens,
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
+            requests: TaskTracker::new(),
+            hung_up: CancellationToken::new(),
             nodes,
             database,
             hurry,
@@ -173,23 +182,33 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// Takes no more calls; running ones get [`Config::drain_s`], then are cancelled. Once, whoever asks again.
+    /// Takes no more calls; running ones get [`Config::drain_s`], then are cancelled. Then hangs up. Once, whoever
+    /// asks again.
     async fn drain(&self) {
         let drain = async {
-            let patience = Duration::from_secs(self.config.drain_s);
-            if tokio::time::timeout(patience, self.calls.drained()).await.is_ok() {
-                return;
+            self.end_calls().await;
+            self.requests.close();
+            if tokio::time::timeout(ANSWERS_MAX, self.requests.wait()).await.is_err() {
+                tracing::warn!(requests = self.requests.len(), "some answers were not fetched in time");
             }
-            tracing::info!(calls = self.calls.running(), "running calls are being cancelled");
-            self.hurry.cancel();
-            if tokio::time::timeout(CANCEL_MAX, self.calls.drained()).await.is_err() {
-                tracing::warn!(
-                    calls = self.calls.running(),
-                    "calls did not end in time; the next start settles them"
-                );
-            }
+            self.hung_up.cancel();
         };
         self.drained.get_or_init(|| drain).await;
+    }
+
+    async fn end_calls(&self) {
+        let patience = Duration::from_secs(self.config.drain_s);
+        if tokio::time::timeout(patience, self.calls.drained()).await.is_ok() {
+            return;
+        }
+        tracing::info!(calls = self.calls.running(), "running calls are being cancelled");
+        self.hurry.cancel();
+        if tokio::time::timeout(CANCEL_MAX, self.calls.drained()).await.is_err() {
+            tracing::warn!(
+                calls = self.calls.running(),
+                "calls did not end in time; the next start settles them"
+            );
+        }
     }
 
     /// Ends everything: calls, streams, instances, this process's part of the database. Takes at most

@@ -1,5 +1,6 @@
 //! The one test binary: everything here drives the real thing.
 
+mod access;
 mod clients;
 mod conformance;
 mod crash;
@@ -7,6 +8,7 @@ mod database;
 mod hand;
 mod leases;
 mod log;
+mod mcp;
 mod sandbox;
 mod sandbox_copy;
 mod sandbox_kit;
