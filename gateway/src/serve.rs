@@ -10,7 +10,7 @@ mod own;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use hands::sandbox::Sandbox;
@@ -69,6 +69,8 @@ pub struct Gateway {
     /// Fires last: until then this process shows signs of life.
     gone: CancellationToken,
     own: own::Own,
+    /// Where HTTP is served, when it is.
+    address: OnceLock<SocketAddr>,
 }
 
 /// Why the gateway is not there.
@@ -160,9 +162,22 @@ impl Gateway {
             hurry,
             gone: CancellationToken::new(),
             own,
+            address: OnceLock::new(),
         });
         background::start(&gateway);
         Ok(gateway)
+    }
+
+    /// Answers commands of this machine on the socket, until it closes.
+    pub fn answer_commands(self: &Arc<Self>) -> Result<(), ServeError> {
+        let listener = self.own.socket()?;
+        self.tasks.spawn(control::serve(listener, self.clone()));
+        Ok(())
+    }
+
+    /// Where HTTP is served, when it is.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address.get().copied()
     }
 
     /// Takes no more calls; running ones get [`Config::drain_s`], then are cancelled.
@@ -201,7 +216,6 @@ impl Gateway {
 pub struct Server {
     gateway: Arc<Gateway>,
     listener: TcpListener,
-    control: tokio::net::UnixListener,
     router: axum::Router,
     address: SocketAddr,
 }
@@ -214,12 +228,21 @@ impl Server {
             return Err(ServeError::OpenToAll(address));
         }
         let listen = |source| ServeError::Listen { address, source };
-        let listener = TcpListener::bind(address).await.map_err(listen)?;
+        let listener = match TcpListener::bind(address).await {
+            Ok(listener) => listener,
+            // Most often it is this gateway, started twice.
+            Err(source) => return Err(own::taken(&config.data).map_or_else(|| listen(source), Into::into)),
+        };
         let address = listener.local_addr().map_err(listen)?;
+        let settings = http::settings(&config, address)?;
         let gateway = Gateway::open(config).await?;
-        let control = gateway.own.socket()?;
-        let router = http::router(gateway.clone(), auth, address)?;
-        Ok(Self { gateway, listener, control, router, address })
+        let _ = gateway.address.set(address);
+        if let Err(error) = gateway.answer_commands() {
+            gateway.shutdown().await;
+            return Err(error);
+        }
+        let router = http::router(gateway.clone(), auth, settings);
+        Ok(Self { gateway, listener, router, address })
     }
 
     /// Where it listens.
@@ -234,7 +257,7 @@ impl Server {
 
     /// Serves until `stop` fires, then ends everything.
     pub async fn run(self, stop: CancellationToken) -> Result<(), ServeError> {
-        let Self { gateway, listener, control, router, .. } = self;
+        let Self { gateway, listener, router, .. } = self;
         let closing = gateway.closing.clone();
         let stopped = async {
             stop.cancelled().await;
@@ -247,7 +270,7 @@ impl Server {
             stop.cancel();
             served
         };
-        let (served, (), ()) = tokio::join!(http, control::serve(control, gateway.clone()), stopped);
+        let (served, ()) = tokio::join!(http, stopped);
         gateway.shutdown().await;
         served.map_err(ServeError::Serving)
     }

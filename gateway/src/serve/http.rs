@@ -16,6 +16,7 @@ use tower::ServiceExt as _;
 
 use super::{Auth, Gateway};
 use crate::access::Principal;
+use crate::config::Config;
 use crate::error;
 use crate::mcp::wire::host_origin::NotAPlace;
 use crate::mcp::wire::{self, Guarded, HostOrigin, Scope, WireSettings};
@@ -47,8 +48,7 @@ pub(super) async fn serve(
     axum::serve(listener, router).with_graceful_shutdown(closing.cancelled_owned()).await
 }
 
-pub(super) fn router(gateway: Arc<Gateway>, auth: Auth, address: SocketAddr) -> Result<Router, NotAPlace> {
-    let settings = settings(&gateway, address)?;
+pub(super) fn router(gateway: Arc<Gateway>, auth: Auth, settings: WireSettings) -> Router {
     let (closing, tasks) = (gateway.closing.clone(), gateway.tasks.clone());
     let mcp = wire::service(
         {
@@ -59,13 +59,13 @@ pub(super) fn router(gateway: Arc<Gateway>, auth: Auth, address: SocketAddr) -> 
         &closing,
         &tasks,
     );
-    Ok(Router::new()
+    Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .route("/mcp", any(whole))
         .route("/mcp/sessions/{session}", any(one_session))
         .route("/mcp/hands/{hand}", any(one_hand))
-        .with_state(Faces { gateway, auth, mcp }))
+        .with_state(Faces { gateway, auth, mcp })
 }
 
 /// What stands in the `Host` of a client that dialled the address itself.
@@ -76,8 +76,8 @@ fn host_of(address: SocketAddr) -> String {
     }
 }
 
-fn settings(gateway: &Gateway, address: SocketAddr) -> Result<WireSettings, NotAPlace> {
-    let config = &gateway.config;
+/// What the wire is told. Fails before anything is opened.
+pub(super) fn settings(config: &Config, address: SocketAddr) -> Result<WireSettings, NotAPlace> {
     let mut ours = HostOrigin::default();
     let listened = host_of(address);
     for host in config.allowed_hosts.iter().chain(std::iter::once(&listened)) {
