@@ -112,10 +112,22 @@ pub fn main() -> ExitCode {
         Err(error) if error.is::<Interrupted>() => ExitCode::from(EXIT_INTERRUPTED),
         Err(error) if nobody_reads(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("manyhands: {error:#}");
+            eprintln!("manyhands: {}", sentence(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// An error with its causes. Many name their cause in their own sentence: nothing is said twice.
+fn sentence(error: &anyhow::Error) -> String {
+    error
+        .chain()
+        .map(ToString::to_string)
+        .reduce(|said, cause| match said.contains(&cause) {
+            true => said,
+            false => format!("{said}: {cause}"),
+        })
+        .unwrap_or_default()
 }
 
 /// Whether the answer went into a pipe whose reader has seen enough, as with `| head`.

@@ -296,7 +296,11 @@ fn in_file(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
 }
 
 fn one_line(error: &toml::de::Error) -> String {
-    error.message().lines().collect::<Vec<_>>().join("; ")
+    let message = error.message().lines().collect::<Vec<_>>().join("; ");
+    // Rust's words for it mean nothing to a person.
+    message
+        .replace("expected usize", "expected a whole number")
+        .replace("expected u64", "expected a whole number")
 }
 
 fn setting_of(name: &str) -> Option<&'static str> {

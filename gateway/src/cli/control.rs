@@ -121,11 +121,16 @@ impl Owner {
     /// Sends a request as it is.
     pub(super) async fn request(&mut self, request: Request<Body>) -> anyhow::Result<Response<Body>> {
         Ok(match self {
-            Self::There { sender, .. } => sender
-                .send_request(request)
-                .await
-                .context("the manyhands that owns the data ended before it answered: try again")?
-                .map(Body::new),
+            Self::There { sender, .. } => {
+                // The connection is busy until the answer before has been read to its end.
+                let sent = async {
+                    sender.ready().await?;
+                    sender.send_request(request).await
+                };
+                sent.await
+                    .context("the manyhands that owns the data ended before it answered: try again")?
+                    .map(Body::new)
+            }
             Self::Here(gateway) => match control::router(gateway.clone()).oneshot(request).await {
                 Ok(response) => response,
                 Err(never) => match never {},

@@ -60,7 +60,8 @@ async fn relay(mut sender: SendRequest<Body>, session: &SessionRef) -> anyhow::R
         .header(header::UPGRADE, PROTOCOL)
         .header(header::CONNECTION, "upgrade")
         .body(Body::empty())?;
-    let response = sender.send_request(request).await?;
+    sender.ready().await.context(OWNER_ENDED)?;
+    let response = sender.send_request(request).await.context(OWNER_ENDED)?;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         let bytes = response.into_body().collect().await?.to_bytes();
         bail!("{}", refusal(&bytes));
