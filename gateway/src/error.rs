@@ -155,7 +155,9 @@ impl Faced for LeaseError {
 impl Faced for RegistryError {
     fn kind(&self) -> Kind {
         match self {
-            Self::BadName(_) | Self::Exists { .. } | Self::ReadOnly(_) | Self::Mount(_) => Kind::Invalid,
+            Self::BadName(_) | Self::Exists { .. } | Self::Twice(_) | Self::ReadOnly(_) | Self::Mount(_) => {
+                Kind::Invalid
+            }
             Self::Unknown(_) => Kind::Missing,
             Self::Hand { .. } => Kind::Unavailable,
             Self::Corrupt(_) => Kind::Internal,

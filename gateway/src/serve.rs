@@ -10,7 +10,7 @@ mod own;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use hands::sandbox::Sandbox;
@@ -81,6 +81,8 @@ pub struct Gateway {
     /// Fires last: until then this process shows signs of life.
     gone: CancellationToken,
     own: own::Own,
+    /// Where HTTP is served, when it is.
+    address: OnceLock<SocketAddr>,
 }
 
 /// Why the gateway is not there.
@@ -177,9 +179,22 @@ impl Gateway {
             drained: OnceCell::new(),
             gone: CancellationToken::new(),
             own,
+            address: OnceLock::new(),
         });
         background::start(&gateway);
         Ok(gateway)
+    }
+
+    /// Answers commands of this machine on the socket, until it closes.
+    pub fn answer_commands(self: &Arc<Self>) -> Result<(), ServeError> {
+        let listener = self.own.socket()?;
+        self.tasks.spawn(control::serve(listener, self.clone()));
+        Ok(())
+    }
+
+    /// Where HTTP is served, when it is.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address.get().copied()
     }
 
     /// Takes no more calls; running ones get [`Config::drain_s`], then are cancelled. Then hangs up. Once, whoever
@@ -242,7 +257,6 @@ async fn step(doing: &'static str, work: impl Future<Output = ()>) {
 pub struct Server {
     gateway: Arc<Gateway>,
     listener: TcpListener,
-    control: tokio::net::UnixListener,
     router: axum::Router,
     address: SocketAddr,
 }
@@ -255,12 +269,21 @@ impl Server {
             return Err(ServeError::OpenToAll(address));
         }
         let listen = |source| ServeError::Listen { address, source };
-        let listener = TcpListener::bind(address).await.map_err(listen)?;
+        let listener = match TcpListener::bind(address).await {
+            Ok(listener) => listener,
+            // Most often it is this gateway, started twice.
+            Err(source) => return Err(own::taken(&config.data).map_or_else(|| listen(source), Into::into)),
+        };
         let address = listener.local_addr().map_err(listen)?;
+        let settings = http::settings(&config, address)?;
         let gateway = Gateway::open(config).await?;
-        let control = gateway.own.socket()?;
-        let router = http::router(gateway.clone(), auth, address)?;
-        Ok(Self { gateway, listener, control, router, address })
+        let _ = gateway.address.set(address);
+        if let Err(error) = gateway.answer_commands() {
+            gateway.shutdown().await;
+            return Err(error);
+        }
+        let router = http::router(gateway.clone(), auth, settings);
+        Ok(Self { gateway, listener, router, address })
     }
 
     /// Where it listens.
@@ -275,7 +298,7 @@ impl Server {
 
     /// Serves until `stop` fires, then ends everything.
     pub async fn run(self, stop: CancellationToken) -> Result<(), ServeError> {
-        let Self { gateway, listener, control, router, .. } = self;
+        let Self { gateway, listener, router, .. } = self;
         let closing = gateway.closing.clone();
         let stopped = async {
             stop.cancelled().await;
@@ -290,9 +313,8 @@ impl Server {
             stop.cancel();
             served
         };
-        let faces = async { tokio::join!(http, control::serve(control, gateway.clone())).0 };
         let served = tokio::select! {
-            served = faces => served,
+            served = http => served,
             () = stopped => Ok(()),
         };
         gateway.shutdown().await;

@@ -14,7 +14,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio_util::io::{ReaderStream, SyncIoBridge};
 
 use super::control::{Owner, encoded, refusal};
-use super::{Output, Setting};
+use super::{Output, Setting, say};
 use crate::serve::control::ERROR_TRAILER;
 
 /// Bytes between the archive and the socket.
@@ -52,8 +52,8 @@ pub(super) async fn run(setting: &Setting, owner: &mut Owner, options: &Options)
         _ => bail!("one of the two must be HAND:PATH and the other a path of this machine"),
     };
     match setting.output {
-        Output::Json => println!("{}", serde_json::json!({"bytes": moved})),
-        Output::Text => println!("copied {moved} bytes"),
+        Output::Json => say(serde_json::json!({"bytes": moved}))?,
+        Output::Text => say(format_args!("copied {moved} bytes"))?,
     }
     Ok(())
 }

@@ -1,6 +1,8 @@
 //! Opening: connections, settings read back, migrations.
 
 use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -39,6 +41,9 @@ pub(super) async fn sqlite(directory: &Path, readers: u32) -> Result<Sqlite, Dat
         source: Arc::new(source),
     })?;
     let file = directory.join(SQLITE_FILE);
+    // Made here, for this user alone; the files that SQLite puts beside it are as readable as it is. What is wrong
+    // with it, SQLite says better.
+    let _ = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&file);
     let options = sqlite_options(&file)?;
     let failed = |error| sqlite_failure(&file, error);
     let mut writer = options.connect().await.map_err(failed)?;

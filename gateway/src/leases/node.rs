@@ -128,6 +128,12 @@ impl Nodes {
                         .bind(home.clone())
                         .execute(&mut *connection)
                         .await?;
+                    // Who holds nothing and lives no more is told apart from nobody: its row may go.
+                    sqlx::query(
+                        "delete from node where status <> 'alive' and id not in (select node from instance)",
+                    )
+                    .execute(&mut *connection)
+                    .await?;
                     sqlx::query(
                         "insert into node (id, home, host, started_at, status) values ($1, $2, $3, $4, 'alive')",
                     )

@@ -55,7 +55,7 @@ async fn remove(
     State(gateway): State<Arc<Gateway>>,
     Path(hand): Path<String>,
 ) -> Result<Json<Value>, Refusal> {
-    let name = gateway.registry.get(&hand)?.name.clone();
+    let name: HandName = hand.parse().map_err(RegistryError::from)?;
     gateway.registry.remove(&name).await?;
     gateway.leases.release_all(Some(&name)).await;
     Ok(Json(json!({"name": name, "removed": true})))
