@@ -20,7 +20,7 @@ const ENVIRONMENT: &str = "MANYHANDS_";
 /// Shortest time between two signs of life, in milliseconds: more often would only wear the disk.
 const HEARTBEAT_MS_MIN: u64 = 10;
 /// The settings that are not tables: each can be set from the environment.
-pub const SETTINGS: [&str; 16] = [
+pub const SETTINGS: [&str; 17] = [
     "listen",
     "log",
     "allowed_hosts",
@@ -28,6 +28,7 @@ pub const SETTINGS: [&str; 16] = [
     "data",
     "database_url",
     "drain_s",
+    "work_retention_days",
     "nodes.heartbeat_ms",
     "nodes.dead_after_ms",
     "limits.sessions",
@@ -58,6 +59,8 @@ pub struct Config {
     pub database_url: Option<SecretString>,
     /// How long running calls may go on at shutdown before they are cancelled, in seconds. Default 10.
     pub drain_s: u64,
+    /// How long the work of an archived session's hands is kept on this machine, in days. Default 30.
+    pub work_retention_days: u16,
     /// How processes on one database watch each other.
     pub nodes: Nodes,
     /// What one principal may have at a time.
@@ -264,6 +267,7 @@ impl Default for Config {
             data: PathBuf::new(),
             database_url: None,
             drain_s: 10,
+            work_retention_days: 30,
             nodes: Nodes::default(),
             limits: Limits::default(),
             hands: BTreeMap::new(),

@@ -28,6 +28,8 @@ pub enum Kind {
     Limited,
     /// This machine can't do it now. The text says what to do.
     Unavailable,
+    /// The database does not answer. Its words are for the log.
+    Away,
     /// Our own fault.
     Internal,
 }
@@ -36,12 +38,19 @@ pub enum Kind {
 pub trait Faced: std::error::Error {
     /// What it is to a client.
     fn kind(&self) -> Kind;
+
+    /// What it means for what was asked, where that must be said even if the error itself is not for the client.
+    fn consequence(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 impl Faced for LogError {
     fn kind(&self) -> Kind {
         match self {
-            Self::Conflict | Self::Fenced(_) | Self::Settled | Self::KeyTaken => Kind::Busy,
+            Self::Conflict | Self::Fenced(_) | Self::Settled | Self::InstanceGone | Self::KeyTaken => {
+                Kind::Busy
+            }
             Self::NoSession => Kind::Missing,
             Self::Archived | Self::TooLarge(_) | Self::Malformed(_) => Kind::Invalid,
             Self::Corrupt { .. } => Kind::Internal,
@@ -85,19 +94,18 @@ impl Faced for DatabaseError {
     fn kind(&self) -> Kind {
         match self {
             Self::Full | Self::ReadOnly | Self::Locked | Self::Closed => Kind::Unavailable,
+            Self::Gone(_) | Self::Unreachable { .. } => Kind::Away,
             // Paths, addresses and the driver's words are for the log.
             Self::BadUrl
             | Self::Directory { .. }
             | Self::PathNotText(_)
             | Self::NotADatabase(_)
             | Self::CannotOpen { .. }
-            | Self::Unreachable { .. }
             | Self::Refused { .. }
             | Self::Newer(_)
             | Self::Changed(_)
             | Self::Migration { .. }
             | Self::Weak { .. }
-            | Self::Gone(_)
             | Self::Panicked
             | Self::Failed(_) => Kind::Internal,
         }
@@ -109,11 +117,21 @@ impl Faced for CallError {
         match self {
             Self::TooMany { .. } => Kind::Limited,
             Self::KeyMismatch => Kind::Invalid,
-            Self::Closing => Kind::Unavailable,
+            Self::Closing | Self::Cancelled => Kind::Unavailable,
+            Self::Panicked => Kind::Internal,
             Self::Log(error) | Self::Unrecorded { source: error, .. } => error.kind(),
             Self::Session(error) => error.kind(),
-            Self::Output(error) => error.kind(),
-            Self::Lease(error) => error.kind(),
+        }
+    }
+
+    fn consequence(&self) -> Option<&'static str> {
+        match self {
+            Self::Log(_) | Self::Session(_) => Some("The call did not run."),
+            Self::Unrecorded { .. } => Some(
+                "The call has ended, but its outcome is not in the log: look at what it did before you repeat it.",
+            ),
+            Self::Panicked => Some("Look at the session's events before you repeat the call."),
+            Self::TooMany { .. } | Self::KeyMismatch | Self::Closing | Self::Cancelled => None,
         }
     }
 }
@@ -122,7 +140,9 @@ impl Faced for LeaseError {
     fn kind(&self) -> Kind {
         match self {
             Self::TooMany { .. } => Kind::Limited,
-            Self::Busy(_) => Kind::Busy,
+            Self::Busy(_) | Self::Elsewhere(_) => Kind::Busy,
+            Self::Slow { .. } | Self::Dead | Self::GivenUp => Kind::Unavailable,
+            Self::Panicked => Kind::Internal,
             // A hand's sentences are written for people: what is missing, what to do.
             Self::Hand(_) => Kind::Unavailable,
             Self::Registry(error) => error.kind(),
@@ -160,11 +180,36 @@ impl Faced for TokenError {
 pub fn say<E: Faced + ?Sized>(error: &E) -> String {
     match error.kind() {
         Kind::Invalid | Kind::Missing | Kind::Busy | Kind::Limited | Kind::Unavailable => error.to_string(),
-        Kind::Internal => {
-            let reference = clock::id().simple().to_string();
-            tracing::error!(reference, error = %chain(error), "a request met a fault of the gateway's own");
-            format!("the gateway failed; its log has the details under {reference}")
+        Kind::Away => {
+            let reference = logged(error);
+            referred(
+                error,
+                &format!("the database does not answer: try again in a moment (reference {reference})"),
+            )
         }
+        Kind::Internal => {
+            let reference = logged(error);
+            referred(
+                error,
+                &format!(
+                    "the gateway failed, and its log has the details: tell who runs it (reference {reference})"
+                ),
+            )
+        }
+    }
+}
+
+/// Writes the error to the log and returns the reference that finds it there.
+fn logged<E: Faced + ?Sized>(error: &E) -> String {
+    let reference = clock::id().simple().to_string();
+    tracing::error!(reference, error = %chain(error), "a request met a fault that is not its own");
+    reference
+}
+
+fn referred<E: Faced + ?Sized>(error: &E, sentence: &str) -> String {
+    match error.consequence() {
+        None => sentence.to_owned(),
+        Some(consequence) => format!("{sentence}. {consequence}"),
     }
 }
 
@@ -172,7 +217,9 @@ pub fn say<E: Faced + ?Sized>(error: &E) -> String {
 pub fn rpc<E: Faced + ?Sized>(error: &E) -> ErrorData {
     let code = match error.kind() {
         Kind::Invalid | Kind::Missing => ErrorCode::INVALID_PARAMS,
-        Kind::Busy | Kind::Limited | Kind::Unavailable | Kind::Internal => ErrorCode::INTERNAL_ERROR,
+        Kind::Busy | Kind::Limited | Kind::Unavailable | Kind::Away | Kind::Internal => {
+            ErrorCode::INTERNAL_ERROR
+        }
     };
     ErrorData::new(code, say(error), None)
 }
@@ -184,7 +231,7 @@ pub fn status<E: Faced + ?Sized>(error: &E) -> StatusCode {
         Kind::Missing => StatusCode::NOT_FOUND,
         Kind::Busy => StatusCode::CONFLICT,
         Kind::Limited => StatusCode::TOO_MANY_REQUESTS,
-        Kind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Kind::Unavailable | Kind::Away => StatusCode::SERVICE_UNAVAILABLE,
         Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }

@@ -5,6 +5,7 @@
 //! of itself.
 
 mod listen;
+mod pieces;
 mod resources;
 mod results;
 mod session_tools;
@@ -12,8 +13,7 @@ mod tools;
 pub mod wire;
 
 use std::borrow::Cow;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, Implementation, InitializeRequestParams, InitializeResult,
@@ -23,7 +23,7 @@ use rmcp::model::{
 };
 use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
-use tokio_util::sync::DropGuard;
+use serde_json::{Map, Value};
 
 use self::wire::Era;
 use crate::access::Principal;
@@ -66,16 +66,14 @@ pub struct Face {
     gateway: Arc<Gateway>,
     /// Whose connection it is where a request does not say, as on stdio.
     fixed: Option<View>,
-    /// Resource subscriptions of a session from before 2026-07-28, by URI.
-    subscribed: Arc<Mutex<HashMap<String, DropGuard>>>,
-    /// Ends what `initialized` started when the last clone of this server goes.
-    listening: Arc<Mutex<Option<DropGuard>>>,
+    /// What a session from before 2026-07-28 is told of.
+    told: listen::Told,
 }
 
 impl Face {
     /// A server for requests that carry their own [`View`].
     pub fn new(gateway: Arc<Gateway>) -> Self {
-        Self { gateway, fixed: None, subscribed: Arc::default(), listening: Arc::default() }
+        Self { gateway, fixed: None, told: listen::Told::default() }
     }
 
     /// A server for one connection that belongs to `view`.
@@ -96,6 +94,11 @@ impl Face {
     fn by(view: &View, context: &RequestContext<RoleServer>) -> By {
         By { principal: view.principal.to_string(), client: client_name(context), via: Via::Mcp }
     }
+}
+
+/// The input schema of a tool as `view` shows it, for the headers that repeat its arguments.
+pub fn input_schema(gateway: &Gateway, view: &View, tool: &str) -> Option<Arc<Map<String, Value>>> {
+    tools::input_schema(gateway, view, tool)
 }
 
 /// `name/version` as the client calls itself, in at most [`CLIENT_NAME_MAX`] characters.

@@ -16,6 +16,7 @@ use std::time::Duration;
 use hands::sandbox::Sandbox;
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::net::TcpListener;
+use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -32,8 +33,14 @@ use crate::session::{SessionLimits, Sessions};
 
 pub use own::{OwnError, SOCKET_FILE, TOKEN_FILE, read_token};
 
-/// How long a clean end may take after running calls have been cancelled.
-const END_MAX: Duration = Duration::from_secs(20);
+/// How long cancelled calls may take to end at shutdown. A call that ignores everything takes the five seconds after
+/// which its whole sandbox is ended.
+const CANCEL_MAX: Duration = Duration::from_secs(10);
+/// How long each further step of a clean end may take: answers that are under way, instances, tasks, the database.
+const STEP_MAX: Duration = Duration::from_secs(5);
+
+/// How long the answers of calls that have ended may be on their way.
+const ANSWERS_MAX: Duration = Duration::from_secs(2);
 
 /// Whether callers must say who they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,10 +69,15 @@ pub struct Gateway {
     pub closing: CancellationToken,
     /// Everything that runs beside a request.
     pub tasks: TaskTracker,
+    /// Requests without a complete answer. Those that listen do not count.
+    pub requests: TaskTracker,
+    /// Fires when every answer is out that will be: what is still connected is cut off.
+    pub hung_up: CancellationToken,
     nodes: Arc<Nodes>,
     database: Database,
     /// Fires when running calls have had their time.
     hurry: CancellationToken,
+    drained: OnceCell<()>,
     /// Fires last: until then this process shows signs of life.
     gone: CancellationToken,
     own: own::Own,
@@ -145,7 +157,9 @@ impl Gateway {
         leases.reap().await?;
         leases.settle().await?;
         let hurry = CancellationToken::new();
-        let calls = Calls::new(sessions.clone(), leases.clone(), config.limits.running_calls, hurry.clone());
+        let log = Arc::new(sessions.log().clone());
+        let running_max = config.limits.running_calls;
+        let calls = Calls::new(sessions.clone(), log, leases.clone(), running_max, hurry.clone());
         let tokens = Tokens::new(database.clone());
         own.owner_token(&tokens).await?;
         let gateway = Arc::new(Self {
@@ -157,9 +171,12 @@ impl Gateway {
             tokens,
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
+            requests: TaskTracker::new(),
+            hung_up: CancellationToken::new(),
             nodes,
             database,
             hurry,
+            drained: OnceCell::new(),
             gone: CancellationToken::new(),
             own,
             address: OnceLock::new(),
@@ -180,15 +197,28 @@ impl Gateway {
         self.address.get().copied()
     }
 
-    /// Takes no more calls; running ones get [`Config::drain_s`], then are cancelled.
+    /// Takes no more calls; running ones get [`Config::drain_s`], then are cancelled. Then hangs up. Once, whoever
+    /// asks again.
     async fn drain(&self) {
+        let drain = async {
+            self.end_calls().await;
+            self.requests.close();
+            if tokio::time::timeout(ANSWERS_MAX, self.requests.wait()).await.is_err() {
+                tracing::warn!(requests = self.requests.len(), "some answers were not fetched in time");
+            }
+            self.hung_up.cancel();
+        };
+        self.drained.get_or_init(|| drain).await;
+    }
+
+    async fn end_calls(&self) {
         let patience = Duration::from_secs(self.config.drain_s);
         if tokio::time::timeout(patience, self.calls.drained()).await.is_ok() {
             return;
         }
         tracing::info!(calls = self.calls.running(), "running calls are being cancelled");
         self.hurry.cancel();
-        if tokio::time::timeout(END_MAX, self.calls.drained()).await.is_err() {
+        if tokio::time::timeout(CANCEL_MAX, self.calls.drained()).await.is_err() {
             tracing::warn!(
                 calls = self.calls.running(),
                 "calls did not end in time; the next start settles them"
@@ -196,19 +226,30 @@ impl Gateway {
         }
     }
 
-    /// Ends everything: calls, streams, instances, this process's part of the database.
+    /// Ends everything: calls, streams, instances, this process's part of the database. Takes at most
+    /// [`Config::drain_s`], the time for cancelled calls to end, and five seconds for each step that hangs.
     pub async fn shutdown(&self) {
         self.closing.cancel();
         self.drain().await;
-        self.leases.release_all(None).await;
+        step("releasing instances", self.leases.release_all(None)).await;
         self.gone.cancel();
         self.tasks.close();
-        let _ = tokio::time::timeout(END_MAX, self.tasks.wait()).await;
-        if let Err(error) = self.nodes.leave().await {
-            tracing::warn!(error = %error, "this process could not be signed off");
-        }
-        self.database.close().await;
+        step("ending what runs beside requests", self.tasks.wait()).await;
+        step("signing off", async {
+            if let Err(error) = self.nodes.leave().await {
+                tracing::warn!(error = %error, "this process could not be signed off");
+            }
+        })
+        .await;
+        step("closing the database", self.database.close()).await;
         self.own.leave();
+    }
+}
+
+/// One step of a clean end. One that hangs is left behind, for the next start to clear up.
+async fn step(doing: &'static str, work: impl Future<Output = ()>) {
+    if tokio::time::timeout(STEP_MAX, work).await.is_err() {
+        tracing::warn!(doing, "a step of the shutdown took too long and is left behind");
     }
 }
 
@@ -263,6 +304,8 @@ impl Server {
             stop.cancelled().await;
             closing.cancel();
             gateway.drain().await;
+            // A client that never reads its answer, or never ends its request, keeps nobody from the end.
+            tokio::time::sleep(STEP_MAX).await;
         };
         let http = async {
             let served = http::serve(listener, router, closing.clone()).await;
@@ -270,7 +313,10 @@ impl Server {
             stop.cancel();
             served
         };
-        let (served, ()) = tokio::join!(http, stopped);
+        let served = tokio::select! {
+            served = http => served,
+            () = stopped => Ok(()),
+        };
         gateway.shutdown().await;
         served.map_err(ServeError::Serving)
     }

@@ -122,13 +122,17 @@ pub enum SessionError {
     #[error("there is a session called {0} already: choose another name, or use that one")]
     NameTaken(SessionName),
     /// The principal has as many sessions as it may.
-    #[error("the limit of {limit} sessions is reached: delete some")]
+    #[error(
+        "you have {limit} sessions, the most that one principal may have (limits.sessions): delete some with `manyhands session delete`"
+    )]
     TooManySessions {
         /// The limit.
         limit: u64,
     },
     /// The principal stores as much as it may.
-    #[error("the limit of {limit} stored bytes is reached: delete some sessions")]
+    #[error(
+        "you store {limit} bytes or more, the most that one principal may (limits.stored_bytes): delete some sessions with `manyhands session delete`"
+    )]
     TooManyBytes {
         /// The limit.
         limit: u64,

@@ -1,10 +1,14 @@
 //! The one test binary: everything here drives the real thing.
 
+mod access;
 mod clients;
 mod conformance;
+mod crash;
 mod database;
 mod hand;
+mod leases;
 mod log;
+mod mcp;
 mod sandbox;
 mod sandbox_copy;
 mod sandbox_kit;

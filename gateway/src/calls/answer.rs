@@ -12,8 +12,8 @@ use crate::session::{Body, CallOutcome, Event, EventId, OutputRef, Seq, SessionI
 pub(super) const SHOWN_CHARS_MAX: usize = 48_000;
 /// How many of them come from the beginning of a longer text.
 const HEAD_CHARS: usize = 32_000;
-/// Room for the sentence between head and tail.
-const MARK_CHARS: usize = 200;
+/// Room for the sentence between head and tail, for a note in front of them and for the link behind.
+const MARK_CHARS: usize = 1_000;
 /// Largest image in an event, in bytes. A larger one is stored beside the log.
 const INLINE_IMAGE_MAX: usize = 600 << 10;
 

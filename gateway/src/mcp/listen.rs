@@ -1,25 +1,34 @@
 //! Who hears of what: `subscriptions/listen` (2026-07-28), `resources/subscribe` and the GET stream (before).
 //!
-//! A subscriber hears of a resource at most ten times a second and always of its last change.
+//! A subscriber is told of something at most ten times a second and always of a resource's last change.
 
-use std::collections::BTreeSet;
-use std::sync::PoisonError;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
 use rmcp::model::{ResourceUpdatedNotificationParam, SubscriptionFilter};
 use rmcp::service::{NotificationContext, Peer, RequestContext, SubscriptionContext, SubscriptionSink};
 use rmcp::{ErrorData, RoleServer};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
-use super::{Face, HandsInView, View, resources, results};
-use crate::session::{Change, SessionId};
+use super::{Face, View, resources, results};
+use crate::clock;
+use crate::error;
+use crate::session::{Change, Changes, SessionError, SessionId};
 
-/// Shortest time between two rounds of notifications to one subscriber.
+/// Shortest time between two notifications to one subscriber. (Design 2.2: at most 10 a second.)
 const AT_MOST_EVERY: Duration = Duration::from_millis(100);
-/// Most resources that one stream follows.
+/// Most resources that one subscriber follows.
 const RESOURCES_MAX: usize = 256;
+/// How long to wait for a database that does not answer before it is asked again.
+const RETRY: Duration = Duration::from_secs(1);
+/// How far the clocks of two gateways on one database may be apart.
+const CLOCK_SKEW: SignedDuration = SignedDuration::from_secs(1);
 
-/// What can be delivered of what was asked for: URIs that mean something, and lists that change.
+/// What can be delivered of what was asked for: URIs that mean something, and lists that change. Whose a URI is
+/// does not matter here, so that nobody can tell another's from one that does not exist.
 pub(super) fn deliverable(requested: &SubscriptionFilter) -> SubscriptionFilter {
     let mut filter = requested.clone();
     filter.prompts_list_changed = None;
@@ -30,48 +39,11 @@ pub(super) fn deliverable(requested: &SubscriptionFilter) -> SubscriptionFilter 
     filter
 }
 
-/// Where notifications go.
-enum Subscriber {
-    Modern(SubscriptionSink),
-    Legacy(Peer<RoleServer>),
-}
-
-impl Subscriber {
-    /// Whether the subscriber is still there.
-    async fn updated(&self, uri: &str) -> bool {
-        match self {
-            Self::Modern(sink) => sink.notify_resource_updated(uri).await.is_ok(),
-            Self::Legacy(peer) => {
-                peer.notify_resource_updated(ResourceUpdatedNotificationParam::new(uri)).await.is_ok()
-            }
-        }
-    }
-
-    async fn tools_changed(&self) -> bool {
-        match self {
-            Self::Modern(sink) => sink.notify_tool_list_changed().await.is_ok(),
-            Self::Legacy(peer) => peer.notify_tool_list_changed().await.is_ok(),
-        }
-    }
-
-    async fn resources_changed(&self) -> bool {
-        match self {
-            Self::Modern(sink) => sink.notify_resource_list_changed().await.is_ok(),
-            Self::Legacy(peer) => peer.notify_resource_list_changed().await.is_ok(),
-        }
-    }
-}
-
 /// What a subscriber wants to hear of.
+#[derive(Clone, Default)]
 struct Wants {
-    /// URIs, each with the session that it is about.
-    resources: Vec<(String, SessionId)>,
-    lists: Lists,
-}
-
-/// Which lists a subscriber wants to hear of.
-#[derive(Clone, Copy, Default)]
-struct Lists {
+    /// Each with when it was asked for.
+    uris: BTreeMap<String, Timestamp>,
     tools: Wanted,
     resources: Wanted,
 }
@@ -89,25 +61,27 @@ impl From<Option<bool>> for Wanted {
     }
 }
 
+/// What a session from before 2026-07-28 is told of: nothing, until it wants something. When the last clone goes,
+/// so does whoever tells it.
+#[derive(Clone, Default)]
+pub(super) struct Told(Arc<Mutex<Option<watch::Sender<Wants>>>>);
+
 impl Face {
     /// Serves one `subscriptions/listen` until its client goes.
     pub(super) async fn notify(&self, view: &View, context: SubscriptionContext) -> Result<(), ErrorData> {
+        let now = clock::now();
         let accepted = context.accepted().clone();
-        let mut wants = Wants {
-            resources: Vec::new(),
-            lists: Lists {
-                tools: accepted.tools_list_changed.into(),
-                resources: accepted.resources_list_changed.into(),
-            },
-        };
-        for uri in accepted.resource_subscriptions.unwrap_or_default() {
-            if let Some(id) = self.session_behind(view, &uri).await {
-                wants.resources.push((uri, id));
-            }
-        }
-        let subscriber = Subscriber::Modern(context.sink().clone());
+        let uris = accepted.resource_subscriptions.unwrap_or_default();
+        // Held to the end: a sender that is gone ends the telling.
+        let (_wants, wanted) = watch::channel(Wants {
+            uris: uris.into_iter().map(|uri| (uri, now)).collect(),
+            tools: accepted.tools_list_changed.into(),
+            resources: accepted.resources_list_changed.into(),
+        });
+        let teller =
+            Teller::new(self.clone(), view.clone(), wanted, Subscriber::Modern(context.sink().clone()));
         tokio::select! {
-            () = self.deliver(view, wants, subscriber) => {}
+            () = teller.tell() => {}
             () = context.cancelled() => {}
             () = self.gateway.closing.cancelled() => {}
         }
@@ -121,103 +95,210 @@ impl Face {
         uri: String,
         context: &RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        let id = self.session_behind(view, &uri).await.ok_or_else(|| results::no_resource(&uri))?;
-        let ended = CancellationToken::new();
-        {
-            let mut subscribed = self.subscribed.lock().unwrap_or_else(PoisonError::into_inner);
-            if subscribed.len() >= RESOURCES_MAX && !subscribed.contains_key(&uri) {
-                let hint = format!(
-                    "this session follows {RESOURCES_MAX} resources, the most it may: unsubscribe from one"
-                );
-                return Err(ErrorData::invalid_params(hint, None));
-            }
-            subscribed.insert(uri.clone(), ended.clone().drop_guard());
+        let now = clock::now();
+        match self.session_behind(view, &uri).await {
+            Ok(_) => {}
+            Err(SessionError::NoSession) => return Err(results::no_resource(&uri)),
+            Err(error) => return Err(error::rpc(&error)),
         }
-        let wants = Wants { resources: vec![(uri, id)], lists: Lists::default() };
-        self.deliver_until(view, wants, Subscriber::Legacy(context.peer.clone()), ended);
+        let mut wants = self.told.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let wants = wants.get_or_insert_with(|| self.begin_telling(view, context.peer.clone()));
+        let full = {
+            let wants = wants.borrow();
+            wants.uris.len() >= RESOURCES_MAX && !wants.uris.contains_key(&uri)
+        };
+        if full {
+            let hint = format!(
+                "this session follows {RESOURCES_MAX} resources, the most it may: unsubscribe from one"
+            );
+            return Err(ErrorData::invalid_params(hint, None));
+        }
+        wants.send_modify(|wants| {
+            wants.uris.entry(uri).or_insert(now);
+        });
         Ok(())
     }
 
     pub(super) fn unfollow_resource(&self, uri: &str) {
-        self.subscribed.lock().unwrap_or_else(PoisonError::into_inner).remove(uri);
+        let wants = self.told.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(wants) = &*wants {
+            wants.send_modify(|wants| {
+                wants.uris.remove(uri);
+            });
+        }
     }
 
     /// Begins to tell a session from before 2026-07-28 of changed lists, as its capabilities promise.
     pub(super) fn follow_lists(&self, context: &NotificationContext<RoleServer>) {
         let Ok(view) = self.view(&context.extensions) else { return };
-        let ended = CancellationToken::new();
-        *self.listening.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended.clone().drop_guard());
-        let wants =
-            Wants { resources: Vec::new(), lists: Lists { tools: Wanted::Yes, resources: Wanted::Yes } };
-        self.deliver_until(&view, wants, Subscriber::Legacy(context.peer.clone()), ended);
-    }
-
-    fn deliver_until(&self, view: &View, wants: Wants, subscriber: Subscriber, ended: CancellationToken) {
-        // Holds no clone of `self`, or the guards in it would never drop.
-        let gateway = self.gateway.clone();
-        let (view, closing) = (view.clone(), gateway.closing.clone());
-        let face = Self::new(gateway.clone());
-        gateway.tasks.spawn(async move {
-            tokio::select! {
-                () = face.deliver(&view, wants, subscriber) => {}
-                () = ended.cancelled() => {}
-                () = closing.cancelled() => {}
-            }
+        let mut wants = self.told.0.lock().unwrap_or_else(PoisonError::into_inner);
+        wants.get_or_insert_with(|| self.begin_telling(&view, context.peer.clone())).send_modify(|wants| {
+            wants.tools = Wanted::Yes;
+            wants.resources = Wanted::Yes;
         });
     }
 
-    async fn session_behind(&self, view: &View, uri: &str) -> Option<SessionId> {
-        if view.hands != HandsInView::All {
-            return None;
-        }
-        let target = resources::parse(uri)?;
-        let found = self.gateway.sessions.find(&view.principal, &target.session).await;
-        found.ok().map(|info| info.id)
-    }
-
-    /// Delivers until the subscriber is gone. What changes while a round is on its way, or within the pause
-    /// after it, is told once in the next.
-    async fn deliver(&self, view: &View, wants: Wants, subscriber: Subscriber) {
-        let mut changes = self.gateway.sessions.changes(&view.principal);
-        for (_, id) in &wants.resources {
-            changes.watch(*id);
-        }
-        let mut hands = self.gateway.registry.changes();
-        hands.mark_unchanged();
-        loop {
-            let mut changed = BTreeSet::new();
-            let mut lists = Lists::default();
+    fn begin_telling(&self, view: &View, peer: Peer<RoleServer>) -> watch::Sender<Wants> {
+        let (wants, wanted) = watch::channel(Wants::default());
+        // A server of its own: it must not hold what ends it.
+        let face = Self::new(self.gateway.clone());
+        let teller = Teller::new(face, view.clone(), wanted, Subscriber::Legacy(peer));
+        let closing = self.gateway.closing.clone();
+        self.gateway.tasks.spawn(async move {
             tokio::select! {
-                change = changes.next() => match change {
-                    Ok(Change::Appended(id, _) | Change::Deleted(id)) => {
-                        changed.insert(id);
+                () = teller.tell() => {}
+                () = closing.cancelled() => {}
+            }
+        });
+        wants
+    }
+
+    /// The session that a URI is about, and when it was last appended to.
+    async fn session_behind(&self, view: &View, uri: &str) -> Result<(SessionId, Timestamp), SessionError> {
+        let target = resources::parse(uri).ok_or(SessionError::NoSession)?;
+        let found = self.gateway.sessions.find(&view.principal, &target.session).await?;
+        Ok((found.id, found.updated_at))
+    }
+}
+
+/// Where notifications go.
+enum Subscriber {
+    Modern(SubscriptionSink),
+    Legacy(Peer<RoleServer>),
+}
+
+/// What a subscriber is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Notice {
+    Tools,
+    Resources,
+    Updated(String),
+}
+
+impl Subscriber {
+    /// Whether the subscriber is still there.
+    async fn hears(&self, notice: Notice) -> bool {
+        match (self, notice) {
+            (Self::Modern(sink), Notice::Tools) => sink.notify_tool_list_changed().await.is_ok(),
+            (Self::Modern(sink), Notice::Resources) => sink.notify_resource_list_changed().await.is_ok(),
+            (Self::Modern(sink), Notice::Updated(uri)) => sink.notify_resource_updated(uri).await.is_ok(),
+            (Self::Legacy(peer), Notice::Tools) => peer.notify_tool_list_changed().await.is_ok(),
+            (Self::Legacy(peer), Notice::Resources) => peer.notify_resource_list_changed().await.is_ok(),
+            (Self::Legacy(peer), Notice::Updated(uri)) => {
+                peer.notify_resource_updated(ResourceUpdatedNotificationParam::new(uri)).await.is_ok()
+            }
+        }
+    }
+}
+
+/// Tells one subscriber. What changes while it is being told waits, once, for its turn.
+struct Teller {
+    face: Face,
+    view: View,
+    wants: watch::Receiver<Wants>,
+    subscriber: Subscriber,
+    changes: Changes,
+    /// The sessions of the URIs, those that exist.
+    sessions: HashMap<String, SessionId>,
+    due: VecDeque<Notice>,
+}
+
+impl Teller {
+    fn new(face: Face, view: View, wants: watch::Receiver<Wants>, subscriber: Subscriber) -> Self {
+        let changes = face.gateway.sessions.changes(&view.principal);
+        let (sessions, due) = (HashMap::new(), VecDeque::new());
+        Self { face, view, wants, subscriber, changes, sessions, due }
+    }
+
+    /// Tells until the subscriber is gone.
+    async fn tell(mut self) {
+        let mut hands = self.face.gateway.registry.changes();
+        hands.mark_unchanged();
+        let mut free = Instant::now();
+        self.resolve().await;
+        loop {
+            tokio::select! {
+                change = self.changes.next() => match change {
+                    Ok(Change::Appended(id, _) | Change::Deleted(id)) => self.changed(id),
+                    Ok(Change::List) => self.list_changed().await,
+                    Err(error) => {
+                        tracing::warn!(error = %error, "a change could not be looked at yet");
+                        tokio::time::sleep(RETRY).await;
                     }
-                    Ok(Change::List) => lists.resources = wants.lists.resources,
-                    // The database is away: whoever reads learns of it.
-                    Err(error) => tracing::warn!(error = %error, "a change could not be looked at"),
                 },
-                Ok(()) = hands.changed(), if wants.lists.tools == Wanted::Yes => lists.tools = Wanted::Yes,
+                Ok(()) = hands.changed() => if self.wants.borrow().tools == Wanted::Yes {
+                    self.add(Notice::Tools);
+                },
+                wanted = self.wants.changed() => match wanted {
+                    Ok(()) => self.resolve().await,
+                    Err(_) => return,
+                },
+                () = tokio::time::sleep_until(free), if !self.due.is_empty() => {
+                    let Some(notice) = self.due.pop_front() else { continue };
+                    if !self.subscriber.hears(notice).await {
+                        return;
+                    }
+                    free = Instant::now() + AT_MOST_EVERY;
+                }
             }
-            if !self.round(&wants, &subscriber, &changed, lists).await {
-                return;
-            }
-            tokio::time::sleep(AT_MOST_EVERY).await;
         }
     }
 
-    async fn round(
-        &self,
-        wants: &Wants,
-        subscriber: &Subscriber,
-        changed: &BTreeSet<SessionId>,
-        lists: Lists,
-    ) -> bool {
-        for (uri, _) in wants.resources.iter().filter(|(_, id)| changed.contains(id)) {
-            if !subscriber.updated(uri).await {
-                return false;
+    /// Begins to watch the sessions of URIs that are new, or whose session is. What was appended to them since
+    /// they were asked for has been missed, so it is told.
+    async fn resolve(&mut self) {
+        let uris = self.wants.borrow_and_update().uris.clone();
+        self.sessions.retain(|uri, _| uris.contains_key(uri));
+        for (uri, asked) in uris {
+            let Some((id, _)) = self.look(&uri).await else {
+                self.sessions.remove(&uri);
+                continue;
+            };
+            if self.sessions.get(&uri) == Some(&id) {
+                continue;
+            }
+            self.changes.watch(id);
+            self.sessions.insert(uri.clone(), id);
+            // Once more: from here on every append is heard of.
+            if self.look(&uri).await.is_some_and(|(_, updated)| updated + CLOCK_SKEW >= asked) {
+                self.add(Notice::Updated(uri));
             }
         }
-        (lists.tools == Wanted::No || subscriber.tools_changed().await)
-            && (lists.resources == Wanted::No || subscriber.resources_changed().await)
+        let watched: Vec<_> = self.sessions.values().copied().collect();
+        self.changes.keep(&watched);
+    }
+
+    /// The session of a URI, asked for until the database answers.
+    async fn look(&self, uri: &str) -> Option<(SessionId, Timestamp)> {
+        loop {
+            match self.face.session_behind(&self.view, uri).await {
+                Ok(found) => return Some(found),
+                Err(SessionError::NoSession) => return None,
+                Err(error) => tracing::warn!(error = %error, "a session could not be looked at yet"),
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    fn changed(&mut self, id: SessionId) {
+        let of_it = |(uri, of): (&String, &SessionId)| (*of == id).then(|| Notice::Updated(uri.clone()));
+        let notices: Vec<_> = self.sessions.iter().filter_map(of_it).collect();
+        for notice in notices {
+            self.add(notice);
+        }
+    }
+
+    /// A session was made, archived or deleted: it may be one that a URI has been waiting for.
+    async fn list_changed(&mut self) {
+        if self.wants.borrow().resources == Wanted::Yes {
+            self.add(Notice::Resources);
+        }
+        self.resolve().await;
+    }
+
+    fn add(&mut self, notice: Notice) {
+        if !self.due.contains(&notice) {
+            self.due.push_back(notice);
+        }
     }
 }

@@ -4,24 +4,23 @@
 
 use std::collections::BTreeMap;
 
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
 use rmcp::ErrorData;
 use rmcp::model::{
     ListResourceTemplatesResult, ListResourcesResult, PaginatedRequestParams, ReadResourceResponse,
     ReadResourceResult, Resource, ResourceContents, ResourceTemplate,
 };
 
-use super::session_tools::{ANSWER_CHARS_MAX, within};
+use super::pieces::{self, PIECE_BYTES, piece};
 use super::wire::Era;
 use super::{Face, HandsInView, View, results};
 use crate::error;
-use crate::session::{Body, Listing, Seq, SessionError, SessionInfo, SessionRef, Slice};
+use crate::session::{
+    Body, Listing, OutputError, SLICE_EVENTS_MAX, SLICE_TYPES_MAX, Seq, SessionError, SessionInfo,
+    SessionRef, Slice,
+};
 
 /// Sessions in one page of `resources/list`; each is two resources.
 const PAGE: u32 = 100;
-/// Most bytes of a stored output that one read shows: what it shows is at most as many characters.
-const OUTPUT_BYTES_MAX: u64 = ANSWER_CHARS_MAX as u64 - 1_000;
 const JSON: &str = "application/json";
 
 /// What a URI asks for.
@@ -38,8 +37,15 @@ pub(super) struct Target {
 pub(super) enum Part {
     State,
     Events(Slice),
-    Event(Seq),
-    Output { seq: Seq, offset: u64 },
+    /// As JSON; from an offset on, a piece of that text.
+    Event {
+        seq: Seq,
+        offset: Option<u64>,
+    },
+    Output {
+        seq: Seq,
+        offset: u64,
+    },
 }
 
 /// The templates, in one page.
@@ -56,12 +62,19 @@ pub(super) fn templates(view: &View, era: Era) -> ListResourceTemplatesResult {
                 "session-events",
                 "A slice of a session's log, ascending; `type` repeats. has_more and next say how to go on.",
             ),
-            template("session://{id}/events/{seq}", "session-event", "One event of a session's log."),
+            template(
+                "session://{id}/events/{seq}{?offset}",
+                "session-event",
+                "One event of a session's log. One that is too large shows head and tail of its texts; with an offset \
+                 its JSON comes in pieces from that byte on.",
+            ),
             template(
                 "session://{id}/outputs/{seq}{?offset}",
                 "session-output",
-                "The complete output of the event at seq, in pieces of up to 47000 bytes from offset on.",
-            ),
+                "The complete output of the event at seq, in pieces from the byte offset on. Each says where the next \
+                 begins.",
+            )
+            .with_mime_type("text/plain"),
         ],
     };
     let mut list = ListResourceTemplatesResult::with_all_items(all);
@@ -107,9 +120,6 @@ impl Face {
         era: Era,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let missing = || results::no_resource(uri);
-        if view.hands != HandsInView::All {
-            return Err(missing());
-        }
         let target = parse(uri).ok_or_else(missing)?;
         let found = self.gateway.sessions.find(&view.principal, &target.session).await;
         let info = match found {
@@ -117,17 +127,17 @@ impl Face {
             found => found.map_err(|error| error::rpc(&error))?,
         };
         let contents = match target.part {
-            Part::State => json(uri, &self.state(&info)),
+            Part::State => vec![json(uri, &self.state(&info))],
             Part::Events(slice) => {
                 let page = self.gateway.sessions.slice(&info, slice.clone()).await;
-                json(uri, &within(&page.map_err(|error| error::rpc(&error))?, &slice))
+                vec![json(uri, &pieces::page(&page.map_err(|error| error::rpc(&error))?, &slice))]
             }
-            Part::Event(seq) => self.event(uri, &info, seq).await?.ok_or_else(missing)?,
+            Part::Event { seq, offset } => self.event(uri, &info, seq, offset).await?.ok_or_else(missing)?,
             Part::Output { seq, offset } => {
                 self.output(uri, &info, seq, offset).await?.ok_or_else(missing)?
             }
         };
-        let mut result = ReadResourceResult::new(vec![contents]);
+        let mut result = ReadResourceResult::new(contents);
         result.meta = results::meta(era);
         result.ttl_ms = Some(results::TTL_MS);
         result.cache_scope = Some(results::SCOPE);
@@ -139,9 +149,16 @@ impl Face {
         uri: &str,
         info: &SessionInfo,
         seq: Seq,
-    ) -> Result<Option<ResourceContents>, ErrorData> {
+        offset: Option<u64>,
+    ) -> Result<Option<Vec<ResourceContents>>, ErrorData> {
         let event = self.gateway.sessions.event(info, seq).await.map_err(|error| error::rpc(&error))?;
-        Ok(event.map(|event| json(uri, &event.to_json())))
+        let Some(event) = event.map(|event| event.to_json()) else { return Ok(None) };
+        let Some(offset) = offset else { return Ok(Some(vec![json(uri, &pieces::fitted(event))])) };
+        let text = event.to_string();
+        let total = text.len() as u64;
+        let within = |place: u64| usize::try_from(place.min(total)).unwrap_or(text.len());
+        let bytes = &text.as_bytes()[within(offset)..within(offset.saturating_add(PIECE_BYTES))];
+        Ok(Some(piece(base(uri), uri, bytes, offset, total)))
     }
 
     async fn output(
@@ -150,38 +167,25 @@ impl Face {
         info: &SessionInfo,
         seq: Seq,
         offset: u64,
-    ) -> Result<Option<ResourceContents>, ErrorData> {
+    ) -> Result<Option<Vec<ResourceContents>>, ErrorData> {
         let sessions = &self.gateway.sessions;
         let event = sessions.event(info, seq).await.map_err(|error| error::rpc(&error))?;
         let Some(Body::ToolResult { output: Some(output), .. }) = event.and_then(|event| event.known())
         else {
             return Ok(None);
         };
-        let read =
-            sessions.outputs().read(info.id, &output, offset..offset.saturating_add(OUTPUT_BYTES_MAX)).await;
-        let bytes = read.map_err(|error| error::rpc(&error))?;
-        let end = offset + bytes.len() as u64;
-        let more = (end < output.bytes)
-            .then(|| format!("\n[bytes {offset} to {end} of {}: go on with ?offset={end}]", output.bytes));
-        Ok(Some(match String::from_utf8(bytes) {
-            Ok(text) => ResourceContents::text(text + &more.unwrap_or_default(), uri),
-            Err(error) if is_text_cut(&error) => {
-                let text = String::from_utf8_lossy(error.as_bytes()).into_owned();
-                ResourceContents::text(text + &more.unwrap_or_default(), uri)
-            }
-            Err(error) => ResourceContents::blob(BASE64_STANDARD.encode(error.as_bytes()), uri),
-        }))
+        let range = offset..offset.saturating_add(PIECE_BYTES);
+        match sessions.outputs().read(info.id, &output, range).await {
+            Ok(bytes) => Ok(Some(piece(base(uri), uri, &bytes, offset, output.bytes))),
+            Err(OutputError::NoOutput | OutputError::NoSession) => Ok(None),
+            Err(error) => Err(error::rpc(&error)),
+        }
     }
 }
 
-/// Whether the bytes are text that a piece's borders cut through a character.
-fn is_text_cut(error: &std::string::FromUtf8Error) -> bool {
-    let bytes = error.as_bytes();
-    let begin = bytes.iter().take(3).take_while(|byte| (0x80..0xc0).contains(*byte)).count();
-    match std::str::from_utf8(&bytes[begin..]) {
-        Ok(_) => true,
-        Err(inner) => inner.error_len().is_none(),
-    }
+/// A URI without its query.
+fn base(uri: &str) -> &str {
+    uri.split_once('?').map_or(uri, |(base, _)| base)
 }
 
 fn listed(info: &SessionInfo) -> [Resource; 2] {
@@ -211,21 +215,30 @@ pub(super) fn parse(uri: &str) -> Option<Target> {
     let part = match (parts.next(), parts.next(), parts.next()) {
         (None, None, None) if query.is_none() => Part::State,
         (Some("events"), None, None) => Part::Events(slice(query.unwrap_or_default())?),
-        (Some("events"), Some(seq), None) if query.is_none() => Part::Event(place(seq)?),
+        (Some("events"), Some(seq), None) => Part::Event { seq: place(seq)?, offset: offset(query)? },
         (Some("outputs"), Some(seq), None) => {
-            let offset = match query {
-                None => 0,
-                Some(query) => query.strip_prefix("offset=")?.parse().ok()?,
-            };
-            Part::Output { seq: place(seq)?, offset }
+            Part::Output { seq: place(seq)?, offset: offset(query)?.unwrap_or_default() }
         }
         _ => return None,
     };
     Some(Target { session, part })
 }
 
+/// The offset that a query asks for, if it asks. `None`: it asks for something else.
+#[expect(clippy::option_option, reason = "an absent offset is not a bad one")]
+fn offset(query: Option<&str>) -> Option<Option<u64>> {
+    let Some(query) = query else { return Some(None) };
+    number(query.strip_prefix("offset=")?).map(|offset| Some(offset.unsigned_abs()))
+}
+
 fn place(text: &str) -> Option<Seq> {
-    text.parse().ok().filter(|seq| *seq > 0).map(Seq)
+    number(text).filter(|seq| *seq > 0).map(Seq)
+}
+
+/// A number as we write it: digits, without a sign or leading zeros.
+fn number(text: &str) -> Option<i64> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    if plain { text.parse().ok() } else { None }
 }
 
 fn slice(query: &str) -> Option<Slice> {
@@ -236,16 +249,34 @@ fn slice(query: &str) -> Option<Slice> {
         match name {
             "type" => types.push(value.to_owned()),
             "after" | "before" | "limit" => {
-                let value: u32 = value.parse().ok()?;
-                if seen.insert(name, value).is_some() {
+                if seen.insert(name, number(value)?).is_some() {
                     return None;
                 }
             }
             _ => return None,
         }
     }
-    let at = |name: &str| seen.get(name).map(|seq| Seq(i64::from(*seq)));
-    Some(Slice { after: at("after"), before: at("before"), limit: seen.get("limit").copied(), types })
+    let at = |name: &str| seen.get(name).copied().map(Seq);
+    let limit = match seen.get("limit") {
+        None => None,
+        Some(limit) => Some(u32::try_from(*limit).ok()?),
+    };
+    let slice = Slice { after: at("after"), before: at("before"), limit, types };
+    check_slice(&slice).is_ok().then_some(slice)
+}
+
+/// Whether a slice can be read, else what is wrong with it.
+pub(super) fn check_slice(slice: &Slice) -> Result<(), String> {
+    if slice.limit.is_some_and(|limit| !(1..=SLICE_EVENTS_MAX).contains(&limit)) {
+        return Err(format!("`limit` must be from 1 to {SLICE_EVENTS_MAX}"));
+    }
+    if slice.after.is_some_and(|seq| seq.0 < 0) || slice.before.is_some_and(|seq| seq.0 < 0) {
+        return Err("`after` and `before` are places in the log: 0 or more".to_owned());
+    }
+    if slice.types.len() > SLICE_TYPES_MAX {
+        return Err(format!("`type` takes at most {SLICE_TYPES_MAX} types"));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -270,6 +301,10 @@ mod tests {
             parse("session://demo/outputs/7?offset=10"),
             Some(Target { session: demo(), part: Part::Output { seq: Seq(7), offset: 10 } })
         );
+        assert_eq!(
+            parse("session://demo/events/7?offset=0"),
+            Some(Target { session: demo(), part: Part::Event { seq: Seq(7), offset: Some(0) } })
+        );
         for bad in [
             "",
             "session:",
@@ -288,6 +323,14 @@ mod tests {
             "session://demo?x=1",
             "file:///etc/passwd",
             "session://demo/outputs/1?offset=-1",
+            "session://demo/outputs/1?offset=",
+            "session://demo/outputs/1?offset=1&offset=2",
+            "session://demo/events/+1",
+            "session://demo/events/01",
+            "session://demo/events?limit=0",
+            "session://demo/events?limit=1001",
+            "session://demo/events?after=-1",
+            "session://demo/events?after=+1",
             "session://demo#events",
         ] {
             assert_eq!(parse(bad), None, "{bad}");

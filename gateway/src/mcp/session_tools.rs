@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** what only a person may say (a confirmation, an approval) no tool can say.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use rmcp::model::{CallToolResult, MetaObject, Tool, ToolAnnotations};
 use rmcp::service::RequestContext;
@@ -11,33 +11,24 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use super::{Face, View, era_of, results};
+use super::resources::check_slice;
+use super::{Face, View, era_of, pieces, results};
 use crate::error::{self, Faced};
+use crate::registry::Registered;
 use crate::session::{
-    At, Listing, NewEvent, Page, Seq, SessionError, SessionId, SessionInfo, SessionName, SessionRef, Slice,
-    check_emitted,
+    At, By, EmitError, Listing, NewEvent, Seq, SessionError, SessionId, SessionInfo, SessionName, SessionRef,
+    Slice, check_emitted,
 };
 
-/// Most characters that one answer has. (Design 2.2.)
-pub(super) const ANSWER_CHARS_MAX: usize = 48_000;
-/// Room that a page needs besides its events.
-const FRAME_CHARS: usize = 512;
 /// Sessions that one listing shows.
 const LISTED_MAX: u32 = 100;
 
-const TOOLS: [&str; 7] = [
-    "session_create",
-    "session_list",
-    "session_get",
-    "session_events",
-    "session_emit",
-    "hand_list",
-    "hand_release",
-];
+/// The session tools, as `tools/list` has them.
+pub(super) static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(list);
 
-/// Whether `name` is a session tool.
-pub(super) fn knows(name: &str) -> bool {
-    TOOLS.contains(&name)
+/// The session tool called `name`.
+pub(super) fn get(name: &str) -> Option<&'static Tool> {
+    TOOLS.iter().find(|tool| tool.name == name)
 }
 
 #[derive(Deserialize)]
@@ -82,7 +73,9 @@ struct Emit {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Nothing {}
+struct Hands {
+    after: Option<String>,
+}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -91,10 +84,8 @@ struct Release {
     session: Option<String>,
 }
 
-/// The session tools, as `tools/list` has them.
-pub(super) fn list() -> Vec<Tool> {
+fn list() -> Vec<Tool> {
     let session = json!({"type": "string", "description": "A session's name or id. Default: the one of this endpoint."});
-    let none = json!({});
     vec![
         tool(
             "session_create",
@@ -105,7 +96,7 @@ pub(super) fn list() -> Vec<Tool> {
         ),
         tool(
             "session_list",
-            "Lists your sessions, newest first, 100 at a time.",
+            "Lists your sessions, newest first, up to 100 at a time.",
             Reads::Only,
             &json!({"after": {"type": "string", "description": "`next` of the page before."}}),
             &[],
@@ -146,7 +137,7 @@ pub(super) fn list() -> Vec<Tool> {
             "hand_list",
             "The hands you can use, their tools, and which are alive in this session.",
             Reads::Only,
-            &none,
+            &json!({"after": {"type": "string", "description": "`next` of the page before."}}),
             &[],
         ),
         tool(
@@ -199,29 +190,28 @@ impl Face {
     ) -> Result<CallToolResult, ErrorData> {
         let era = era_of(context);
         let answered = match name {
-            "session_create" => self.create(view, decode(name, arguments)?, context).await,
-            "session_list" => self.list(view, decode(name, arguments)?).await,
-            "session_get" => self.get(view, decode(name, arguments)?).await,
-            "session_events" => self.events(view, decode(name, arguments)?).await,
-            "session_emit" => return self.emit(view, decode(name, arguments)?, context).await,
-            "hand_list" => {
-                let Nothing {} = decode(name, arguments)?;
-                self.hands(view).await
-            }
-            _ => self.release(view, decode(name, arguments)?).await,
+            "session_create" => self.create(view, arguments, context).await,
+            "session_list" => self.list(view, arguments).await,
+            "session_get" => self.get(view, arguments).await,
+            "session_events" => self.events(view, arguments).await,
+            "session_emit" => self.emit(view, arguments, context).await?,
+            "hand_list" => self.hands(view, arguments).await,
+            _ => self.release(view, arguments).await,
         };
+        // What a tool was told wrongly is its result: the model reads it and does better.
         Ok(match answered {
             Ok((value, session)) => results::answer(value, session, era),
-            Err(sentence) => results::refusal(sentence, era),
+            Err(sentence) => results::refusal(format!("{name}: {sentence}"), era),
         })
     }
 
     async fn create(
         &self,
         view: &View,
-        wanted: Create,
+        arguments: Map<String, Value>,
         context: &RequestContext<RoleServer>,
     ) -> Result<Answered, String> {
+        let wanted: Create = decode(arguments)?;
         let name = wanted.name.map(|name| name.parse::<SessionName>()).transpose().map_err(said)?;
         let by = Self::by(view, context);
         let sessions = &self.gateway.sessions;
@@ -233,7 +223,8 @@ impl Face {
         Ok((self.state(&info), Some(info.id)))
     }
 
-    async fn list(&self, view: &View, wanted: List) -> Result<Answered, String> {
+    async fn list(&self, view: &View, arguments: Map<String, Value>) -> Result<Answered, String> {
+        let wanted: List = decode(arguments)?;
         let after = wanted
             .after
             .map(|id| id.parse())
@@ -241,17 +232,22 @@ impl Face {
             .map_err(|_| "`after` must be `next` of an earlier answer")?;
         let listing = Listing { before: after, limit: Some(LISTED_MAX), status: None };
         let (page, more) = self.gateway.sessions.list(&view.principal, &listing).await.map_err(said)?;
-        let next = page.last().filter(|_| more).map(|info| info.id.to_string());
-        let sessions: Vec<_> = page.iter().map(|info| self.state(info)).collect();
+        let mut sessions: Vec<_> = page.iter().map(|info| self.state(info)).collect();
+        let fitting = pieces::fitting(&sessions);
+        let more = more || fitting < sessions.len();
+        sessions.truncate(fitting);
+        let next = sessions.last().filter(|_| more).map(|last| last["id"].clone());
         Ok((json!({"sessions": sessions, "next": next}), None))
     }
 
-    async fn get(&self, view: &View, wanted: Get) -> Result<Answered, String> {
+    async fn get(&self, view: &View, arguments: Map<String, Value>) -> Result<Answered, String> {
+        let wanted: Get = decode(arguments)?;
         let info = self.session_of(view, wanted.session).await?;
         Ok((self.state(&info), Some(info.id)))
     }
 
-    async fn events(&self, view: &View, wanted: Events) -> Result<Answered, String> {
+    async fn events(&self, view: &View, arguments: Map<String, Value>) -> Result<Answered, String> {
+        let wanted: Events = decode(arguments)?;
         let info = self.session_of(view, wanted.session).await?;
         let slice = Slice {
             after: wanted.after.map(Seq),
@@ -259,61 +255,83 @@ impl Face {
             limit: wanted.limit,
             types: wanted.r#type,
         };
+        check_slice(&slice)?;
         let page = self.gateway.sessions.slice(&info, slice.clone()).await.map_err(said)?;
-        Ok((within(&page, &slice), Some(info.id)))
+        Ok((pieces::page(&page, &slice), Some(info.id)))
     }
 
+    /// What only the gateway or a person may say is refused as the request, and not as its result.
     async fn emit(
         &self,
         view: &View,
-        wanted: Emit,
+        arguments: Map<String, Value>,
         context: &RequestContext<RoleServer>,
-    ) -> Result<CallToolResult, ErrorData> {
-        let era = era_of(context);
-        let fields = check_emitted(&wanted.r#type, wanted.content, wanted.data)
-            .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
-        let by = Self::by(view, context);
-        let written = async {
-            let session = Self::named(view, wanted.session)?;
-            let info = self.gateway.sessions.open(&view.principal, &session, &by).await.map_err(said)?;
-            let event = NewEvent::emitted(by, fields);
-            let id = event.id;
-            let seq = self.gateway.sessions.append(&info, At::End, &[event]).await.map_err(said)?;
-            Ok::<_, String>((
-                json!({"id": id.to_string(), "seq": seq.0, "session": info.id.to_string()}),
-                info.id,
-            ))
+    ) -> Result<Result<Answered, String>, ErrorData> {
+        let wanted: Emit = match decode(arguments) {
+            Ok(wanted) => wanted,
+            Err(sentence) => return Ok(Err(sentence)),
         };
-        Ok(match written.await {
-            Ok((value, id)) => results::answer(value, Some(id), era),
-            Err(sentence) => results::refusal(sentence, era),
-        })
+        let fields = match check_emitted(&wanted.r#type, wanted.content, wanted.data) {
+            Ok(fields) => fields,
+            Err(error @ (EmitError::Reserved(_) | EmitError::BadType(_))) => {
+                return Err(ErrorData::invalid_params(format!("session_emit: {error}"), None));
+            }
+            Err(error) => return Ok(Err(error.to_string())),
+        };
+        Ok(self.write(view, wanted.session, fields, Self::by(view, context)).await)
     }
 
-    async fn hands(&self, view: &View) -> Result<Answered, String> {
+    async fn write(
+        &self,
+        view: &View,
+        session: Option<String>,
+        fields: Map<String, Value>,
+        by: By,
+    ) -> Result<Answered, String> {
+        let session = Self::named(view, session)?;
+        let event = NewEvent::emitted(by.clone(), fields);
+        // Before the session is made: what can't be written makes none.
+        event.check().map_err(said)?;
+        let info = self.gateway.sessions.open(&view.principal, &session, &by).await;
+        let info = info.map_err(|error| missing(error, &session))?;
+        let id = event.id;
+        let seq = self.gateway.sessions.append(&info, At::End, &[event]).await.map_err(said)?;
+        let written = json!({"id": id.to_string(), "seq": seq.0, "session": info.id.to_string()});
+        Ok((written, Some(info.id)))
+    }
+
+    async fn hands(&self, view: &View, arguments: Map<String, Value>) -> Result<Answered, String> {
+        let wanted: Hands = decode(arguments)?;
         let session = match self.gateway.sessions.find(&view.principal, &view.session).await {
             Ok(info) => Some(info),
             Err(SessionError::NoSession) => None,
             Err(error) => return Err(said(error)),
         };
         let alive = session.as_ref().map(|info| self.gateway.leases.alive(info.id)).unwrap_or_default();
-        let hands: Vec<_> = self
-            .gateway
-            .registry
-            .list()
+        let listed = self.gateway.registry.list();
+        let behind =
+            |hand: &Arc<Registered>| wanted.after.as_deref().is_none_or(|after| hand.name.as_str() > after);
+        let mut hands: Vec<_> = listed
             .iter()
+            .filter(|hand| behind(hand))
             .map(|hand| {
                 let mut shown = hand.describe();
                 shown["alive"] = alive.contains(&hand.name).into();
                 shown
             })
             .collect();
-        Ok((json!({ "hands": hands }), session.map(|info| info.id)))
+        let fitting = pieces::fitting(&hands);
+        let more = fitting < hands.len();
+        hands.truncate(fitting);
+        let next = hands.last().filter(|_| more).map(|last| last["name"].clone());
+        Ok((json!({"hands": hands, "next": next}), session.map(|info| info.id)))
     }
 
-    async fn release(&self, view: &View, wanted: Release) -> Result<Answered, String> {
+    async fn release(&self, view: &View, arguments: Map<String, Value>) -> Result<Answered, String> {
+        let wanted: Release = decode(arguments)?;
         let info = self.session_of(view, wanted.session).await?;
-        let hand = self.gateway.registry.get(&wanted.hand).map_err(said)?;
+        let hand = self.gateway.registry.get(&wanted.hand);
+        let hand = hand.map_err(|_| format!("there is no hand {:?}: hand_list shows them", wanted.hand))?;
         let released = self.gateway.leases.release(info.id, &hand.name).await.map_err(said)?;
         Ok((json!({"hand": hand.name, "released": released}), Some(info.id)))
     }
@@ -325,12 +343,8 @@ impl Face {
     /// The session meant, which must exist.
     async fn session_of(&self, view: &View, session: Option<String>) -> Result<SessionInfo, String> {
         let wanted = Self::named(view, session)?;
-        match self.gateway.sessions.find(&view.principal, &wanted).await {
-            Err(SessionError::NoSession) => Err(format!(
-                "there is no session {wanted}: it begins with its first call or event, and session_list shows yours"
-            )),
-            found => found.map_err(said),
-        }
+        let found = self.gateway.sessions.find(&view.principal, &wanted).await;
+        found.map_err(|error| missing(error, &wanted))
     }
 
     /// A session as every face of MCP shows it.
@@ -346,52 +360,17 @@ fn said<E: Faced>(error: E) -> String {
     error::say(&error)
 }
 
-fn decode<T: DeserializeOwned>(tool: &str, arguments: Map<String, Value>) -> Result<T, ErrorData> {
-    serde_json::from_value(Value::Object(arguments)).map_err(|error| {
-        ErrorData::invalid_params(format!("{tool}: {error}; its inputSchema says what it takes"), None)
-    })
+/// Why a session could not be had.
+pub(super) fn missing(error: SessionError, wanted: &SessionRef) -> String {
+    match error {
+        SessionError::NoSession => format!(
+            "there is no session {wanted}: a named one begins with its first call or event, and session_list shows yours"
+        ),
+        error => said(error),
+    }
 }
 
-/// The page as JSON in at most [`ANSWER_CHARS_MAX`] characters: events that do not fit are left for the next.
-pub(super) fn within(page: &Page, slice: &Slice) -> Value {
-    let backward = slice.after.is_none();
-    let mut room = ANSWER_CHARS_MAX - FRAME_CHARS;
-    let mut fits = Vec::new();
-    let shown: Vec<Value> = page.events.iter().map(crate::session::Event::to_json).collect();
-    let mut candidates: Box<dyn Iterator<Item = &Value>> =
-        if backward { Box::new(shown.iter().rev()) } else { Box::new(shown.iter()) };
-    for event in candidates.by_ref() {
-        let size = event.to_string().chars().count() + 1;
-        if size > room {
-            if fits.is_empty() {
-                fits.push(shortened(event));
-            }
-            break;
-        }
-        room -= size;
-        fits.push(event.clone());
-    }
-    if backward {
-        fits.reverse();
-    }
-    let cut = fits.len() < page.events.len();
-    let seq = |event: Option<&Value>| event.map_or(Value::Null, |event| event["seq"].clone());
-    let (first, last) = (seq(fits.first()), seq(fits.last()));
-    let has_more = cut || page.has_more;
-    let next = match (has_more, backward) {
-        (false, _) => Value::Null,
-        (true, true) => first.clone(),
-        (true, false) => last.clone(),
-    };
-    json!({"events": fits, "first": first, "last": last, "has_more": has_more, "next": next})
-}
-
-/// An event too large for an answer, without what makes it large.
-fn shortened(event: &Value) -> Value {
-    let hint = format!(
-        "this event is too large to show here: read session://{}/events/{}",
-        event["session"].as_str().unwrap_or_default(),
-        event["seq"]
-    );
-    json!({"id": event["id"], "seq": event["seq"], "session": event["session"], "at": event["at"], "by": event["by"], "type": event["type"], "too_large": hint})
+fn decode<T: DeserializeOwned>(arguments: Map<String, Value>) -> Result<T, String> {
+    serde_json::from_value(Value::Object(arguments))
+        .map_err(|error| format!("{error}; the tool's inputSchema says what it takes"))
 }

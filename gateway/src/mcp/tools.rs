@@ -13,11 +13,13 @@ use rmcp::{ErrorData, RoleServer};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
+use super::session_tools::missing;
 use super::wire::Era;
 use super::{Face, HandsInView, View, era_of, results, session_tools};
 use crate::calls::{Answer, Ask, CallError, News, Replayed, Ticket};
 use crate::error;
 use crate::registry::Registered;
+use crate::serve::Gateway;
 use crate::session::CallKey;
 
 /// `_meta` of a call: its key for as long as the log (design 2.2).
@@ -39,7 +41,7 @@ impl Face {
         let mut tools = Vec::new();
         match &view.hands {
             HandsInView::All => {
-                tools.extend(session_tools::list());
+                tools.extend(session_tools::TOOLS.iter().cloned());
                 for hand in self.gateway.registry.list() {
                     tools.extend(hand.tools.iter().map(|tool| shown(tool, hand.full_name(tool))));
                 }
@@ -63,20 +65,20 @@ impl Face {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let arguments = request.arguments.unwrap_or_default();
-        if view.hands == HandsInView::All && session_tools::knows(&request.name) {
+        if view.hands == HandsInView::All && session_tools::get(&request.name).is_some() {
             return self.session_tool(view, &request.name, arguments, &context).await.map(Into::into);
         }
-        let Some((hand, tool)) = self.find(view, &request.name) else {
+        let Some((hand, tool)) = find(&self.gateway, view, &request.name) else {
             let hint = format!("unknown tool {:?}: tools/list shows what there is", request.name);
             return Err(ErrorData::invalid_params(hint, None));
         };
         let era = era_of(&context);
-        let key = key_of(view, &context)?;
+        let key = key_of(view, &request.name, &arguments, &context)?;
         let by = Self::by(view, &context);
         let opened = self.gateway.sessions.open(&view.principal, &view.session, &by).await;
         let session = match opened {
             Ok(session) => session.id,
-            Err(error) => return Ok(results::refusal(error::say(&error), era).into()),
+            Err(error) => return Ok(results::refusal(missing(error, &view.session), era).into()),
         };
         let principal = view.principal.clone();
         let ask = Ask { by, principal, session, hand, tool, arguments, key };
@@ -92,17 +94,28 @@ impl Face {
             Err(error) => Ok(results::refusal(error::say(&error), era).into()),
         }
     }
+}
 
-    fn find(&self, view: &View, name: &str) -> Option<(Arc<Registered>, hands::Tool)> {
-        match &view.hands {
-            HandsInView::All => self.gateway.registry.resolve(name),
-            HandsInView::One(hand) => {
-                let hand = self.gateway.registry.get(hand.as_str()).ok()?;
-                let tool = hand.tools.iter().find(|tool| tool.name == name)?.clone();
-                Some((hand, tool))
-            }
+/// The tool that `view` calls `name`, and its hand.
+fn find(gateway: &Gateway, view: &View, name: &str) -> Option<(Arc<Registered>, hands::Tool)> {
+    match &view.hands {
+        HandsInView::All => gateway.registry.resolve(name),
+        HandsInView::One(hand) => {
+            let hand = gateway.registry.get(hand.as_str()).ok()?;
+            let tool = hand.tools.iter().find(|tool| tool.name == name)?.clone();
+            Some((hand, tool))
         }
     }
+}
+
+/// The input schema of the tool that `view` calls `name`.
+pub(super) fn input_schema(gateway: &Gateway, view: &View, name: &str) -> Option<Arc<Map<String, Value>>> {
+    if view.hands == HandsInView::All
+        && let Some(tool) = session_tools::get(name)
+    {
+        return Some(tool.input_schema.clone());
+    }
+    find(gateway, view, name).map(|(_, tool)| Arc::new(tool.input_schema))
 }
 
 /// A hand's tool as `tools/list` has it.
@@ -121,8 +134,14 @@ fn shown(tool: &hands::Tool, name: String) -> Tool {
     shown
 }
 
-/// The key by which a repeat of this call is recognised, with its principal in it.
-fn key_of(view: &View, context: &RequestContext<RoleServer>) -> Result<Option<CallKey>, ErrorData> {
+/// The key by which a repeat of this call is recognised, with its principal in it. In the guard against re-sends
+/// are tool and arguments too: with others it is another call.
+fn key_of(
+    view: &View,
+    tool: &str,
+    arguments: &Map<String, Value>,
+    context: &RequestContext<RoleServer>,
+) -> Result<Option<CallKey>, ErrorData> {
     let read = |name: &str| match context.meta.0.0.get(name) {
         None => Ok(None),
         Some(Value::String(key)) if !key.is_empty() && key.len() <= KEY_MAX => {
@@ -135,7 +154,10 @@ fn key_of(view: &View, context: &RequestContext<RoleServer>) -> Result<Option<Ca
     };
     Ok(match read(CALL_KEY)? {
         Some(key) => Some(CallKey::Forever(key)),
-        None => read(TOOL_USE_ID)?.map(CallKey::Resend),
+        None => read(TOOL_USE_ID)?.map(|key| {
+            // A map of ours is sorted by its keys, so equal arguments are equal texts.
+            CallKey::Resend(format!("{key}/{tool}/{}", Value::Object(arguments.clone())))
+        }),
     })
 }
 
@@ -146,7 +168,7 @@ async fn watch(mut ticket: Ticket, context: &RequestContext<RoleServer>) -> Resu
     loop {
         tokio::select! {
             biased;
-            () = context.ct.cancelled() => return Err(CallError::Closing),
+            () = context.ct.cancelled() => return Err(CallError::Cancelled),
             () = tokio::time::sleep_until(news.due()) => news.report().await,
             next = ticket.next() => match next {
                 News::Output(text) => news.add(&text),

@@ -33,6 +33,7 @@ use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, Stream
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use self::caps::Caps;
 use self::early::Answer;
@@ -91,12 +92,16 @@ impl Default for WireSettings {
 /// shortens: behind it a `Scope` is needed to tell endpoints apart). Both, and whatever else
 /// is in the extensions, reach the handler in `RequestContext::extensions` as `http::request::Parts`.
 ///
+/// `cancel` breaks off what is still open; `requests` holds a place for each request that has no complete answer yet,
+/// listening streams apart, so that whoever shuts down can let them end first.
+///
 /// The handler must not implement `get_tool`: rmcp would compare integers in `Mcp-Param-*` headers as text.
 pub fn service<H: ServerHandler>(
     factory: impl Fn() -> H + Send + Sync + 'static,
     settings: WireSettings,
     cancel: &CancellationToken,
     tasks: &TaskTracker,
+    requests: &TaskTracker,
 ) -> Guarded<H> {
     let sessions = Arc::new(Sessions::new(settings.max_sessions, settings.session_idle, tasks.clone()));
     tasks.spawn(sessions.clone().expire(cancel.clone()));
@@ -110,7 +115,8 @@ pub fn service<H: ServerHandler>(
         .with_cancellation_token(cancel.child_token());
     let rmcp = StreamableHttpService::new(move || Ok(factory()), sessions.clone(), config);
     let streams = Caps::new(settings.max_streams);
-    Guarded { guard: Arc::new(Guard { settings, sessions, streams }), rmcp }
+    let requests = requests.clone();
+    Guarded { guard: Arc::new(Guard { settings, sessions, streams, requests }), rmcp }
 }
 
 /// The service that [`service`] makes.
@@ -162,6 +168,7 @@ struct Guard {
     settings: WireSettings,
     sessions: Arc<Sessions>,
     streams: Caps,
+    requests: TaskTracker,
 }
 
 /// A request that may go to rmcp.
@@ -179,6 +186,7 @@ struct Passed {
 struct Held {
     session: Option<InUse>,
     stream: Option<caps::Place>,
+    request: Option<TaskTrackerToken>,
 }
 
 /// A refusal, with the id of the request when that is known.
@@ -241,6 +249,8 @@ impl Guard {
         }
         if envelope.requests("subscriptions/listen") {
             held.stream = Some(self.stream(&principal)?);
+        } else {
+            held.request = Some(self.requests.token());
         }
         let opening = match (envelope.requests("initialize"), &held.session) {
             (true, Some(_)) => {
@@ -278,7 +288,7 @@ fn scope(parts: &Parts) -> Scope {
 impl Held {
     /// Holds on until the response's body is sent, or given up.
     fn until_sent(self, response: Response<Body>) -> Response<Body> {
-        if self.session.is_none() && self.stream.is_none() {
+        if self.session.is_none() && self.stream.is_none() && self.request.is_none() {
             return response;
         }
         response.map(|body| Body::new(HeldBody { body, _held: self }))

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
+use axum::middleware;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{any, get};
 use axum::serve::ListenerExt as _;
@@ -17,11 +18,11 @@ use tower::ServiceExt as _;
 use super::{Auth, Gateway};
 use crate::access::Principal;
 use crate::config::Config;
-use crate::error;
-use crate::mcp::wire::host_origin::NotAPlace;
+use crate::error::{self, Faced};
+use crate::mcp::wire::host_origin::{self, NotAPlace};
 use crate::mcp::wire::{self, Guarded, HostOrigin, Scope, WireSettings};
-use crate::mcp::{Face, HandsInView, View};
-use crate::session::SessionRef;
+use crate::mcp::{self, Face, HandsInView, View};
+use crate::session::{BadName, SessionError, SessionRef};
 
 /// Names the session of a request to `/mcp`, which has none in its path.
 const SESSION_HEADER: HeaderName = HeaderName::from_static("manyhands-session");
@@ -49,15 +50,17 @@ pub(super) async fn serve(
 }
 
 pub(super) fn router(gateway: Arc<Gateway>, auth: Auth, settings: WireSettings) -> Router {
-    let (closing, tasks) = (gateway.closing.clone(), gateway.tasks.clone());
+    let ours = Arc::new(settings.ours.clone());
+    let settings = WireSettings { input_schemas: input_schemas(&gateway), ..settings };
     let mcp = wire::service(
         {
             let gateway = gateway.clone();
             move || Face::new(gateway.clone())
         },
         settings,
-        &closing,
-        &tasks,
+        &gateway.hung_up,
+        &gateway.tasks,
+        &gateway.requests,
     );
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
@@ -66,6 +69,8 @@ pub(super) fn router(gateway: Arc<Gateway>, auth: Auth, settings: WireSettings) 
         .route("/mcp/sessions/{session}", any(one_session))
         .route("/mcp/hands/{hand}", any(one_hand))
         .with_state(Faces { gateway, auth, mcp })
+        // In front of everything: a foreign page learns nothing, not even whether there is such a path.
+        .layer(middleware::from_fn_with_state(ours, host_origin::layer))
 }
 
 /// What stands in the `Host` of a client that dialled the address itself.
@@ -95,64 +100,94 @@ pub(super) fn settings(config: &Config, address: SocketAddr) -> Result<WireSetti
     })
 }
 
+/// Where the wire looks up the schema of a tool that the caller sees.
+fn input_schemas(gateway: &Arc<Gateway>) -> wire::InputSchemas {
+    let gateway = gateway.clone();
+    Arc::new(move |parts, tool| {
+        let view = parts.extensions.get::<View>()?;
+        mcp::input_schema(&gateway, view, tool)
+    })
+}
+
 async fn ready(State(faces): State<Faces>) -> Response {
     match faces.gateway.sessions.ready().await {
         Ok(()) => (StatusCode::OK, "ready\n").into_response(),
-        Err(error) => (error::status(&error), format!("{}\n", error::say(&error))).into_response(),
+        Err(error) => *failed(&error),
     }
 }
 
 /// `/mcp`: everything; the session is the header's, else `default`.
 async fn whole(State(faces): State<Faces>, request: Request) -> Response {
-    let session = match session_header(request.headers()) {
-        Ok(named) => named.unwrap_or_else(|| DEFAULT_SESSION.to_owned()),
-        Err(refusal) => return *refusal,
-    };
-    faces.mcp(request, &session, HandsInView::All).await
+    flat(faces.whole(request).await)
 }
 
 /// `/mcp/sessions/{name-or-id}`: everything, bound to one session.
 async fn one_session(State(faces): State<Faces>, Path(session): Path<String>, request: Request) -> Response {
-    match session_header(request.headers()) {
-        Ok(Some(named)) if named != session => {
-            bad_request("the header Manyhands-Session names another session than the URL")
-        }
-        Ok(_) => faces.mcp(request, &session, HandsInView::All).await,
-        Err(refusal) => *refusal,
-    }
+    flat(faces.one_session(&session, request).await)
 }
 
 /// `/mcp/hands/{hand}`: one hand, its tools under their own names.
 async fn one_hand(State(faces): State<Faces>, Path(hand): Path<String>, request: Request) -> Response {
-    let session = match session_header(request.headers()) {
-        Ok(named) => named.unwrap_or_else(|| DEFAULT_SESSION.to_owned()),
-        Err(refusal) => return *refusal,
-    };
-    // Who may ask comes before what there is.
-    if let Err(refusal) = faces.principal(request.headers()).await {
-        return *refusal;
-    }
-    match faces.gateway.registry.get(&hand) {
-        Ok(hand) => faces.mcp(request, &session, HandsInView::One(hand.name.clone())).await,
-        Err(error) => (error::status(&error), format!("{}\n", error::say(&error))).into_response(),
-    }
+    flat(faces.one_hand(&hand, request).await)
 }
 
+/// An answer, or what is answered instead.
+type Answered = Result<Response, Box<Response>>;
+
+fn flat(answered: Answered) -> Response {
+    answered.unwrap_or_else(|refusal| *refusal)
+}
+
+/// Who may ask comes before what there is, in each of these.
 impl Faces {
-    async fn mcp(self, mut request: Request, session: &str, hands: HandsInView) -> Response {
-        let principal = match self.principal(request.headers()).await {
-            Ok(principal) => principal,
-            Err(refusal) => return *refusal,
+    async fn whole(self, request: Request) -> Answered {
+        let principal = self.principal(request.headers()).await?;
+        let session = session_header(request.headers())?.map_or_else(|| parsed(DEFAULT_SESSION), Ok)?;
+        Ok(self.mcp(request, View { principal, session, hands: HandsInView::All }).await)
+    }
+
+    async fn one_session(self, session: &str, request: Request) -> Answered {
+        let principal = self.principal(request.headers()).await?;
+        let session = parsed(session)?;
+        if let Some(named) = session_header(request.headers())?
+            && named != session
+            && !self.are_one(&principal, &named, &session).await?
+        {
+            return Err(bad_request("the header Manyhands-Session names another session than the URL"));
+        }
+        Ok(self.mcp(request, View { principal, session, hands: HandsInView::All }).await)
+    }
+
+    async fn one_hand(self, hand: &str, request: Request) -> Answered {
+        let principal = self.principal(request.headers()).await?;
+        let session = session_header(request.headers())?.map_or_else(|| parsed(DEFAULT_SESSION), Ok)?;
+        let hand = self.gateway.registry.get(hand).map_err(|error| failed(&error))?;
+        let hands = HandsInView::One(hand.name.clone());
+        Ok(self.mcp(request, View { principal, session, hands }).await)
+    }
+
+    /// Whether an id and a name are those of the same session.
+    async fn are_one(
+        &self,
+        principal: &Principal,
+        one: &SessionRef,
+        other: &SessionRef,
+    ) -> Result<bool, Box<Response>> {
+        let id = async |session| match self.gateway.sessions.find(principal, session).await {
+            Ok(info) => Ok(Some(info.id)),
+            Err(SessionError::NoSession) => Ok(None),
+            Err(error) => Err(failed(&error)),
         };
-        let session: SessionRef = match session.parse() {
-            Ok(session) => session,
-            Err(error) => return bad_request(&error.to_string()),
-        };
+        let (one, other) = (id(one).await?, id(other).await?);
+        Ok(one.is_some() && one == other)
+    }
+
+    async fn mcp(self, mut request: Request, view: View) -> Response {
         let scope = Scope(request.uri().path().to_owned());
         let extensions = request.extensions_mut();
         extensions.insert(scope);
-        extensions.insert(principal.clone());
-        extensions.insert(View { principal, session, hands });
+        extensions.insert(view.principal.clone());
+        extensions.insert(view);
         match self.mcp.oneshot(request.map(Body::new)).await {
             Ok(response) => response,
             Err(never) => match never {},
@@ -163,47 +198,53 @@ impl Faces {
         if self.auth == Auth::Off {
             return Ok(Principal::owner());
         }
-        let Some(sent) = headers.get(header::AUTHORIZATION) else { return Err(Box::new(unauthorized(None))) };
-        let token = bearer(sent).ok_or_else(|| Box::new(unauthorized(Some("invalid_token"))))?;
+        let sent = headers.get(header::AUTHORIZATION).and_then(bearer);
+        let token = sent.ok_or_else(|| unauthorized(None))?;
         match self.gateway.tokens.verify(token).await {
             Ok(Some(principal)) => Ok(principal),
-            Ok(None) => Err(Box::new(unauthorized(Some("invalid_token")))),
-            Err(error) => {
-                Err(Box::new((error::status(&error), format!("{}\n", error::say(&error))).into_response()))
-            }
+            Ok(None) => Err(unauthorized(Some("invalid_token"))),
+            Err(error) => Err(failed(&error)),
         }
     }
 }
 
-/// The token of an `Authorization: Bearer` header (RFC 6750, section 2.1). The scheme's case does not matter.
+/// What an `Authorization: Bearer` header holds for a token (RFC 6750, section 2.1), be it none or unreadable. The
+/// scheme's case does not matter; another scheme sends no token.
 fn bearer(header: &HeaderValue) -> Option<&str> {
-    let (scheme, token) = header.to_str().ok()?.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim()).filter(|token| !token.is_empty())
+    let bytes = header.as_bytes();
+    let (scheme, rest) = bytes.split_at_checked(6)?;
+    let is_bearer = scheme.eq_ignore_ascii_case(b"bearer") && rest.first().is_none_or(|byte| *byte == b' ');
+    is_bearer.then(|| std::str::from_utf8(rest).unwrap_or_default().trim())
 }
 
 /// 401 as RFC 6750, section 3, has it: no `error` when nothing was sent.
-fn unauthorized(error: Option<&str>) -> Response {
+fn unauthorized(error: Option<&str>) -> Box<Response> {
     let challenge = match error {
         None => "Bearer realm=\"manyhands\"".to_owned(),
         Some(error) => format!("Bearer realm=\"manyhands\", error=\"{error}\""),
     };
     let hint = "a bearer token is needed: `manyhands connect` prints a client's configuration with one\n";
-    (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, challenge)], hint).into_response()
+    Box::new((StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, challenge)], hint).into_response())
 }
 
-/// The session that the header names. Two of them, or one that is no text, name none.
-fn session_header(headers: &HeaderMap) -> Result<Option<String>, Box<Response>> {
+/// The session that the header names. Two of them name none.
+fn session_header(headers: &HeaderMap) -> Result<Option<SessionRef>, Box<Response>> {
     let mut named = headers.get_all(SESSION_HEADER).iter();
     match (named.next(), named.next()) {
         (None, _) => Ok(None),
-        (Some(name), None) => match name.to_str() {
-            Ok(name) => Ok(Some(name.to_owned())),
-            Err(_) => Err(Box::new(bad_request("the header Manyhands-Session is no session name"))),
-        },
-        (Some(_), Some(_)) => Err(Box::new(bad_request("the header Manyhands-Session stands there twice"))),
+        (Some(name), None) => parsed(name.to_str().unwrap_or_default()).map(Some),
+        (Some(_), Some(_)) => Err(bad_request("the header Manyhands-Session stands there twice")),
     }
 }
 
-fn bad_request(sentence: &str) -> Response {
-    (StatusCode::BAD_REQUEST, format!("{sentence}\n")).into_response()
+fn parsed(session: &str) -> Result<SessionRef, Box<Response>> {
+    session.parse().map_err(|error: BadName| bad_request(&error.to_string()))
+}
+
+fn failed<E: Faced>(error: &E) -> Box<Response> {
+    Box::new((error::status(error), format!("{}\n", error::say(error))).into_response())
+}
+
+fn bad_request(sentence: &str) -> Box<Response> {
+    Box::new((StatusCode::BAD_REQUEST, format!("{sentence}\n")).into_response())
 }

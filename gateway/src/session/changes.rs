@@ -26,6 +26,8 @@ pub struct Changes {
     subscription: Subscription,
     list: String,
     watched: HashMap<String, SessionId>,
+    /// Taken, and not yet looked at to the end.
+    pending: Option<SessionId>,
 }
 
 impl Sessions {
@@ -34,7 +36,13 @@ impl Sessions {
         let mut subscription = self.database.signals().subscribe();
         let list = list_topic(principal);
         subscription.add(&list);
-        Changes { database: self.database.clone(), subscription, list, watched: HashMap::new() }
+        Changes {
+            database: self.database.clone(),
+            subscription,
+            list,
+            watched: HashMap::new(),
+            pending: None,
+        }
     }
 }
 
@@ -51,21 +59,32 @@ impl Changes {
         self.watched.remove(&topic(id));
     }
 
+    /// No longer waits for sessions other than these.
+    pub fn keep(&mut self, ids: &[SessionId]) {
+        let others: Vec<_> = self.watched.values().filter(|id| !ids.contains(id)).copied().collect();
+        for id in others {
+            self.unwatch(id);
+        }
+    }
+
     /// How many sessions it waits for.
     pub fn watched(&self) -> usize {
         self.watched.len()
     }
 
-    /// The next change. Dropping the wait loses nothing.
+    /// The next change. Neither dropping the wait nor an error loses it: the next wait looks again.
     pub async fn next(&mut self) -> Result<Change, SessionError> {
         loop {
+            if let Some(id) = self.pending {
+                let change = self.reached(id).await?;
+                self.pending = None;
+                return Ok(change);
+            }
             let (changed, _) = self.subscription.changed().await;
             if *changed == *self.list {
                 return Ok(Change::List);
             }
-            if let Some(id) = self.watched.get(&*changed).copied() {
-                return self.reached(id).await;
-            }
+            self.pending = self.watched.get(&*changed).copied();
         }
     }
 

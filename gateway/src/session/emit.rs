@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{By, EventId, NewEvent, SessionInfo};
+use super::row::NewRow;
+use super::{By, EventId, LogError, NewEvent, SessionInfo};
 
 /// What every type of the gateway's own begins with. Brains emit only [`OPEN_TYPES`] of these.
 const RESERVED: [&str; 6] = ["user.", "agent.", "session.", "span.", "hand.", "vault."];
@@ -83,6 +84,11 @@ impl NewEvent {
     /// An event with fields that [`check_emitted`] passed.
     pub fn emitted(by: By, fields: Map<String, Value>) -> Self {
         Self { id: EventId::new(), by, fields, key: None }
+    }
+
+    /// Whether a log can hold it, before anything is written.
+    pub fn check(&self) -> Result<(), LogError> {
+        NewRow::of(self).map(drop)
     }
 }
 

@@ -169,7 +169,7 @@ pub(super) async fn start(settings: WireSettings) -> Fixture {
     let (cancel, tasks, seen) = (CancellationToken::new(), TaskTracker::new(), Arc::<Seen>::default());
     let server = Server { seen: seen.clone() };
     let settings = WireSettings { input_schemas: Arc::new(|_, name| schema(name)), ..settings };
-    let mcp = wire::service(move || server.clone(), settings, &cancel, &tasks);
+    let mcp = wire::service(move || server.clone(), settings, &cancel, &tasks, &TaskTracker::new());
     let router = Router::new()
         .route_service("/mcp", mcp.clone())
         .route_service("/mcp/other", mcp)

@@ -3,6 +3,7 @@
 
 use gateway::mcp::wire::WireSettings;
 use serde_json::{Value, json};
+use tests::gateway::{Gateway, Options};
 
 use super::fixture::{Target, start};
 use super::raw::Request;
@@ -164,6 +165,45 @@ async fn bad_input_is_refused_and_runs_nothing() {
         assert!(answer.header("access-control-allow-origin").is_none(), "row {row}, {what}: {answer:?}");
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// The same rows at the real gateway, where the token is checked in front.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_gateway_itself_refuses_and_serves_the_same() -> anyhow::Result<()> {
+    let gateway = Gateway::start(Options::default()).await?;
+    let target = Target {
+        address: gateway.url().trim_start_matches("http://").parse()?,
+        path: "/mcp/sessions/rows".into(),
+        other_path: "/mcp".into(),
+        token: gateway.owner_token()?,
+        other_token: String::new(),
+        tool: "sandbox__bash".into(),
+        arguments: json!({ "command": "true" }),
+    };
+    let mut wrong = Vec::new();
+    for (row, what, request, status, code) in REFUSED {
+        // Nobody vouches for a token that is unknown.
+        let status = if *status == 500 { 401 } else { *status };
+        let answer = request(&target).send(target.address).await;
+        if (answer.status, answer.code()) != (status, *code) {
+            wrong.push(format!("row {row}, {what}: {status} {code:?} was to come, {answer:?} came"));
+        }
+        assert!(answer.header("access-control-allow-origin").is_none(), "row {row}, {what}: {answer:?}");
+    }
+    let sessions = String::from_utf8(gateway.cli(&["session", "list", "--json"])?.stdout)?;
+    assert!(!sessions.contains("rows"), "something was called: {sessions}");
+    for (row, what, request) in SERVED {
+        let answer = request(&target).send(target.address).await;
+        if answer.status != 200 || answer.text().is_none() {
+            wrong.push(format!("row {row}, {what}: {answer:?}"));
+        }
+    }
+    let header = target.call().add("Mcp-Param-Command", "true").send(target.address).await;
+    if (header.status, header.code()) != (400, HEADER) {
+        wrong.push(format!("row 12, a header for an argument that wants none: {header:?}"));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -72,11 +72,11 @@ pub enum Refusal {
     SessionUnknown,
     /// The principal has as many legacy sessions as it may have.
     #[error(
-        "Too many sessions: at most {0} at a time; end one with DELETE, or wait until an idle one expires"
+        "Too many MCP sessions: at most {0} at a time (limits.mcp_sessions); end one with DELETE, or wait until an idle one expires"
     )]
     TooManySessions(usize),
     /// The principal has as many listening streams as it may have.
-    #[error("Too many listening streams: at most {0} at a time; close one first")]
+    #[error("Too many listening streams: at most {0} at a time (limits.streams); close one first")]
     TooManyStreams(usize),
     /// Nothing in front of the guard said who is calling: an error of ours, so nobody is let in.
     #[error("Internal Server Error")]

@@ -103,7 +103,7 @@ async fn instance(gateway: &Gateway, hand: &str, session: &str) -> Result<(Arc<R
     let principal = Principal::owner();
     let by = By { principal: principal.to_string(), client: None, via: Via::Cli };
     let session = gateway.sessions.open(&principal, &session.parse()?, &by).await?.id;
-    let (in_use, _) = gateway.leases.acquire(session, &principal, &hand).await?;
+    let in_use = gateway.leases.acquire(session, &principal, &hand).await?;
     Ok((hand, in_use))
 }
 

@@ -157,7 +157,7 @@ async fn delete(
     let info = find(&gateway, &session, whose.principal()).await?;
     gateway.leases.release_session(info.id).await?;
     gateway.sessions.delete(&info).await?;
-    gateway.leases.remove_work(info.id);
+    gateway.leases.remove_work(info.id).await;
     Ok(Json(json!({"id": info.id, "deleted": true})))
 }
 

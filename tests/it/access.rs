@@ -1,0 +1,209 @@
+//! Two principals: neither can tell what the other has, and neither's limits are the other's.
+#![expect(clippy::doc_markdown, reason = "names of settings")]
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use tests::gateway::{Gateway, Options};
+
+use crate::mcp::client::{Client, ERAS, Era, Stream, gateway, soon, text, token};
+
+const NO_SESSION: &str = "sesn_01900000000070008000000000000000";
+
+/// The owner's client and Bob's, each at its own session of the same name.
+async fn both(gateway: &Gateway, era: Era) -> Result<(Client, Client)> {
+    let name = format!("bob-{era:?}").to_lowercase();
+    let url = gateway.session_url("same");
+    Ok((
+        Client::at(&url, &gateway.owner_token()?, era).await?,
+        Client::at(&url, &token(gateway, &name)?, era).await?,
+    ))
+}
+
+/// Asks for a thing of the owner's and for one that is not there, and wants the same answer, to the byte.
+async fn alike(
+    bob: &Client,
+    foreign: &str,
+    unknown: &str,
+    tool: &str,
+    arguments: impl Fn(&str) -> Value,
+) -> Result<()> {
+    let [theirs, nothing] = [foreign, unknown]
+        .map(|name| bob.request("tools/call", json!({ "name": tool, "arguments": arguments(name) })));
+    let (theirs, nothing) = tokio::try_join!(theirs, nothing)?;
+    let plain = |answer: &Value, name: &str| {
+        let mut answer = answer.clone();
+        answer["id"] = Value::Null;
+        answer.to_string().replace(name, "NAME")
+    };
+    ensure!(plain(&theirs, foreign) == plain(&nothing, unknown), "{tool}: {theirs} {nothing}");
+    ensure!(theirs["result"]["isError"] == true, "{tool}: {theirs}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn sessions_and_instances_of_others_are_as_unknown_ones() -> Result<()> {
+    let gateway = gateway().await?;
+    for era in ERAS {
+        let (owner, bob) = both(&gateway, era).await?;
+        let hers = owner.call("sandbox__bash", json!({ "command": "echo owner > who; cat who" })).await?;
+        ensure!(text(&hers).ends_with("owner\n"), "{hers}");
+        let id = hers["_meta"]["manyhands/session"]
+            .as_str()
+            .and_then(|uri| uri.strip_prefix("session://"))
+            .context("an id")?;
+        for tool in ["session_get", "session_events"] {
+            alike(&bob, id, NO_SESSION, tool, |name| json!({ "session": name })).await?;
+        }
+        alike(&bob, id, NO_SESSION, "session_emit", |name| json!({ "session": name, "type": "note.x" }))
+            .await?;
+        alike(&bob, id, NO_SESSION, "hand_release", |name| json!({ "session": name, "hand": "sandbox" }))
+            .await?;
+        // At its URL, too.
+        let answers = [id, NO_SESSION].map(async |name| {
+            let at = Client::at(&gateway.session_url(name), &bob.token, era).await?;
+            let result = at.call("sandbox__bash", json!({ "command": "cat who" })).await?;
+            anyhow::Ok(result.to_string().replace(name, "NAME"))
+        });
+        let answers = futures_util::future::try_join_all(answers).await?;
+        ensure!(answers[0] == answers[1] && answers[0].contains("there is no session NAME"), "{answers:?}");
+        // One name, two sessions, two workplaces.
+        let his = bob.call("sandbox__bash", json!({ "command": "cat who || echo nothing" })).await?;
+        ensure!(text(&his).ends_with("nothing\n"), "{his}");
+        ensure!(his["_meta"]["manyhands/session"] != hers["_meta"]["manyhands/session"]);
+        // A cursor of hers is no more to him than any other.
+        for cursor in [id, NO_SESSION] {
+            let page = bob.result("resources/list", json!({ "cursor": cursor })).await?;
+            ensure!(!page.to_string().contains(id), "{page}");
+            let page = bob.ask("session_list", json!({ "after": cursor })).await?;
+            ensure!(!page.to_string().contains(id), "{page}");
+        }
+        let released = bob.ask("hand_release", json!({ "hand": "sandbox" })).await?;
+        ensure!(released["released"] == true);
+        ensure!(
+            owner.ask("session_get", json!({})).await?["hands"] == json!(["sandbox"]),
+            "his release ended hers"
+        );
+    }
+    Ok(())
+}
+
+/// Row 26: an MCP session id in another's hands is worth what a made-up one is.
+#[tokio::test]
+async fn mcp_sessions_of_others_are_as_unknown_ones() -> Result<()> {
+    let gateway = gateway().await?;
+    let (owner, bob) = both(&gateway, Era::Legacy).await?;
+    let answers = async |session: Option<String>| -> Result<Vec<(u16, String)>> {
+        let mut client = bob.clone();
+        client.mcp_session = session;
+        let mut all = Vec::new();
+        let call = client.open("tools/call", json!({ "name": "session_list", "arguments": {} })).await?;
+        all.push(read(call).await?);
+        all.push(read(client.get(&[]).await?).await?);
+        all.push(read(client.get(&[("Last-Event-ID", "0/1")]).await?).await?);
+        let gone = reqwest::Client::new().delete(&client.url).bearer_auth(&client.token);
+        let gone =
+            gone.header("Mcp-Session-Id", client.mcp_session.clone().unwrap_or_default()).send().await?;
+        all.push((gone.status().as_u16(), gone.text().await?));
+        Ok(all)
+    };
+    let hers = answers(owner.mcp_session.clone()).await?;
+    let none = answers(Some("0190f0f0-0000-4000-8000-000000000000".to_owned())).await?;
+    ensure!(hers == none && hers.iter().all(|(status, _)| *status == 404), "{hers:?} {none:?}");
+    owner.result("tools/list", json!({})).await?;
+    // Hers at another endpoint is none of that endpoint's.
+    let mut elsewhere = owner.clone();
+    elsewhere.url = gateway.session_url("elsewhere");
+    ensure!(elsewhere.open("tools/list", json!({})).await?.status() == 404);
+    Ok(())
+}
+
+async fn read(stream: Stream) -> Result<(u16, String)> {
+    let status = stream.status();
+    Ok((status, stream.answer().await?.to_string()))
+}
+
+/// A limit is reached by the owner: the answer names it and says what to do, and Bob notices nothing.
+#[tokio::test]
+async fn limits_are_each_principals_own_and_say_what_to_do() -> Result<()> {
+    let limits = Options::default()
+        .env("MANYHANDS_LIMITS_SESSIONS", "3")
+        .env("MANYHANDS_LIMITS_INSTANCES", "1")
+        .env("MANYHANDS_LIMITS_RUNNING_CALLS", "2")
+        .env("MANYHANDS_LIMITS_STORED_BYTES", "400000")
+        .env("MANYHANDS_LIMITS_MCP_SESSIONS", "2");
+    let gateway = Gateway::start(limits).await?;
+    let owner = gateway.owner_token()?;
+    let bob = Client::at(&gateway.session_url("bob"), &token(&gateway, "bob")?, Era::Modern).await?;
+    let at = |name: &str| Client::unconnected(&gateway.session_url(name), &owner, Era::Modern);
+    let refused = |result: &Value, limit: &str, hint: &str| -> Result<()> {
+        let said = text(result);
+        eprintln!("{said}");
+        ensure!(result["isError"] == true && said.contains(limit) && said.contains(hint), "{result}");
+        Ok(())
+    };
+    let (one, two) = (at("one"), at("two"));
+    one.call("sandbox__bash", json!({ "command": "true" })).await?;
+    refused(
+        &two.call("sandbox__bash", json!({ "command": "true" })).await?,
+        "limits.instances",
+        "hand_release",
+    )?;
+    bob.call("sandbox__bash", json!({ "command": "true" })).await?;
+    one.ask("hand_release", json!({ "hand": "sandbox" })).await?;
+    let ran = two.call("sandbox__bash", json!({ "command": "echo ran" })).await?;
+    ensure!(text(&ran).ends_with("ran\n"), "{ran}");
+
+    let running = [two.bash("sleep 20", json!({})), two.bash("sleep 20", json!({}))];
+    let running = futures_util::future::try_join_all(running).await?;
+    refused(
+        &two.call("sandbox__bash", json!({ "command": "true" })).await?,
+        "limits.running_calls",
+        "cancel one",
+    )?;
+    ensure!(text(&bob.call("sandbox__bash", json!({ "command": "echo free" })).await?).ends_with("free\n"));
+    drop(running);
+    soon(async || Ok(two.call("sandbox__bash", json!({ "command": "true" })).await?["isError"] != true))
+        .await?;
+
+    at("three").ask("session_create", json!({ "name": "three" })).await?;
+    let four = at("four").call("session_emit", json!({ "type": "note.x" })).await?;
+    refused(&four, "limits.sessions", "manyhands session delete")?;
+    refused(
+        &at("four").call("sandbox__bash", json!({ "command": "true" })).await?,
+        "limits.sessions",
+        "session delete",
+    )?;
+    bob.ask("session_create", json!({ "name": "more" })).await?;
+    ensure!(gateway.cli(&["session", "delete", "three"])?.status.success());
+    at("four").ask("session_emit", json!({ "type": "note.x" })).await?;
+
+    let large = json!({ "type": "note.x", "data": { "text": "x".repeat(399_000) } });
+    one.ask("session_emit", large).await?;
+    refused(
+        &one.call("session_emit", json!({ "type": "note.x" })).await?,
+        "limits.stored_bytes",
+        "session delete",
+    )?;
+    let full = two.call("sandbox__bash", json!({ "command": "echo x > ran" })).await?;
+    refused(&full, "limits.stored_bytes", "session delete")?;
+    ensure!(text(&full).contains("call did not run"), "{full}");
+    bob.ask("session_emit", json!({ "type": "note.x" })).await?;
+    ensure!(gateway.cli(&["session", "delete", "one"])?.status.success());
+    let ran = two.call("sandbox__bash", json!({ "command": "cat ran || echo none" })).await?;
+    ensure!(text(&ran).ends_with("none\n"), "it did run: {ran}");
+
+    let mut mcp = Vec::new();
+    for _ in 0..2 {
+        mcp.push(Client::at(&gateway.session_url("two"), &owner, Era::Legacy).await?);
+    }
+    let body = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "x", "version": "1" } } });
+    let third =
+        Client::unconnected(&gateway.session_url("two"), &owner, Era::Legacy).post(&body, &[]).await?;
+    ensure!(third.status() == 429, "{}", third.status());
+    let said = third.text().await?;
+    eprintln!("{said}");
+    ensure!(said.contains("limits.mcp_sessions") && said.contains("end one with DELETE"), "{said}");
+    Client::at(&bob.url, &bob.token, Era::Legacy).await?.result("tools/list", json!({})).await?;
+    Ok(())
+}
