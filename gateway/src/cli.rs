@@ -13,7 +13,7 @@ mod stdio;
 mod token;
 
 use std::fmt::Display;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -161,7 +161,11 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 fn log_to_stderr(config: &Config) {
     let filter = tracing_subscriber::EnvFilter::new(&config.log);
     // A second subscriber in one process can only be a test's.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .try_init();
 }
 
 /// Where the gateway is found by clients of this machine. One that listens everywhere is found on loopback, too.

@@ -114,6 +114,8 @@ impl Owner {
             .uri(path)
             .header(header::HOST, "manyhands")
             .header(header::CONTENT_TYPE, "application/json")
+            // Without it, no trailer is sent that says why a stream broke off.
+            .header(header::TE, "trailers")
             .body(body)?;
         self.request(request).await
     }
