@@ -36,6 +36,8 @@ pub use own::{OwnError, SOCKET_FILE, TOKEN_FILE, read_token};
 /// How long cancelled calls may take to end at shutdown. A call that ignores everything takes the five seconds after
 /// which its whole sandbox is ended.
 const CANCEL_MAX: Duration = Duration::from_secs(10);
+/// How long answers may take to go out at shutdown while a client keeps a stream open.
+const ANSWERS: Duration = Duration::from_secs(1);
 /// How long each further step of a clean end may take: answers that are under way, instances, tasks, the database.
 const STEP_MAX: Duration = Duration::from_secs(5);
 
@@ -62,8 +64,10 @@ pub struct Gateway {
     pub calls: Calls,
     /// The bearer tokens.
     pub tokens: Tokens,
-    /// Fires when the gateway goes down: streams end.
+    /// Fires when the gateway goes down: nothing new begins, and who only listens is let go.
     pub closing: CancellationToken,
+    /// Fires when calls have ended and their answers have had time to go out: what still streams ends.
+    pub ending: CancellationToken,
     /// Everything that runs beside a request.
     pub tasks: TaskTracker,
     nodes: Arc<Nodes>,
@@ -152,7 +156,7 @@ impl Gateway {
         let running_max = config.limits.running_calls;
         let calls = Calls::new(sessions.clone(), log, leases.clone(), running_max, hurry.clone());
         let tokens = Tokens::new(database.clone());
-        own.owner_token(&tokens).await?;
+        own.owner_token(&tokens, &nodes).await?;
         let gateway = Arc::new(Self {
             config,
             sessions,
@@ -161,6 +165,7 @@ impl Gateway {
             calls,
             tokens,
             closing: CancellationToken::new(),
+            ending: CancellationToken::new(),
             tasks: TaskTracker::new(),
             nodes,
             database,
@@ -197,6 +202,7 @@ impl Gateway {
     pub async fn shutdown(&self) {
         self.closing.cancel();
         self.drain().await;
+        self.ending.cancel();
         step("releasing instances", self.leases.release_all(None)).await;
         self.gone.cancel();
         self.tasks.close();
@@ -262,6 +268,8 @@ impl Server {
             stop.cancelled().await;
             closing.cancel();
             gateway.drain().await;
+            tokio::time::sleep(ANSWERS).await;
+            gateway.ending.cancel();
             // A client that never reads its answer, or never ends its request, keeps nobody from the end.
             tokio::time::sleep(STEP_MAX).await;
         };

@@ -49,14 +49,15 @@ pub(super) async fn serve(
 
 pub(super) fn router(gateway: Arc<Gateway>, auth: Auth, address: SocketAddr) -> Result<Router, NotAPlace> {
     let settings = settings(&gateway, address)?;
-    let (closing, tasks) = (gateway.closing.clone(), gateway.tasks.clone());
+    // Until calls have drained: a stream that ends takes its call with it.
+    let (ending, tasks) = (gateway.ending.clone(), gateway.tasks.clone());
     let mcp = wire::service(
         {
             let gateway = gateway.clone();
             move || Face::new(gateway.clone())
         },
         settings,
-        &closing,
+        &ending,
         &tasks,
     );
     Ok(Router::new()

@@ -12,8 +12,10 @@ use std::path::{Path, PathBuf};
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::net::UnixListener;
 
+use crate::access::Principal;
 use crate::access::token::{TokenError, Tokens};
 use crate::clock;
+use crate::leases::node::Nodes;
 
 /// The owner's bearer token, readable by the owner alone.
 pub const TOKEN_FILE: &str = "owner.token";
@@ -25,6 +27,8 @@ const HOME_FILE: &str = "home";
 const SOCKET_PATH_MAX: usize = 107;
 /// The token that the first start makes.
 const OWNER: &str = "owner";
+/// Hex digits that tell the owner's tokens of further data directories apart.
+const OWNER_HEX: usize = 12;
 
 /// Why the data directory can't be had.
 #[derive(Debug, thiserror::Error)]
@@ -109,17 +113,26 @@ impl Own {
     }
 
     /// Makes the owner's token at the first start, or when its file is gone.
-    pub(super) async fn owner_token(&self, tokens: &Tokens) -> Result<(), super::ServeError> {
+    /// The directory that a database was first used with calls its token `owner`; others that share the database have
+    /// one each, for the same principal, so that none makes another's worthless.
+    pub(super) async fn owner_token(&self, tokens: &Tokens, nodes: &Nodes) -> Result<(), super::ServeError> {
         if let Ok(token) = self.read_token()
             && tokens.verify(token.expose_secret()).await?.is_some()
         {
             return Ok(());
         }
-        match tokens.revoke(OWNER).await {
+        let name = if nodes.is_first_home().await? {
+            OWNER.to_owned()
+        } else {
+            let home: Vec<char> = self.home.chars().filter(char::is_ascii_hexdigit).collect();
+            let end = home.iter().skip(home.len().saturating_sub(OWNER_HEX)).collect::<String>();
+            format!("{OWNER}-{}", end.to_ascii_lowercase())
+        };
+        match tokens.revoke(&name).await {
             Ok(()) | Err(TokenError::Unknown(_)) => {}
             Err(error) => return Err(error.into()),
         }
-        let token = tokens.create(OWNER, None).await?;
+        let token = tokens.create_for(Principal::owner(), &name, None).await?;
         self.write_token(&token)?;
         Ok(())
     }
