@@ -5,10 +5,13 @@
 //! owner of this machine talks to the owner of the directory.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{Read as _, Write as _};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::net::UnixListener;
 
@@ -25,6 +28,10 @@ const LOCK_FILE: &str = "lock";
 const HOME_FILE: &str = "home";
 /// Longest path of a Unix socket on Linux, in bytes (`sockaddr_un`).
 const SOCKET_PATH_MAX: usize = 107;
+/// How often the lock of an owner that is gone is tried again.
+const LOCK_TRIES: usize = 100;
+/// Pause between two tries.
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
 /// The token that the first start makes.
 const OWNER: &str = "owner";
 /// Hex digits that tell the owner's tokens of further data directories apart.
@@ -93,7 +100,7 @@ impl Own {
             .mode(0o600)
             .open(&path)
             .map_err(unusable(&path))?;
-        match lock.try_lock() {
+        match lock_when_free(&mut lock) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut pid = String::new();
@@ -174,6 +181,29 @@ impl Own {
     pub(super) fn leave(&self) {
         let _ = std::fs::remove_file(self.directory.join(SOCKET_FILE));
     }
+}
+
+/// Takes the lock. An owner that was killed while it started a child leaves it to that child, until this becomes
+/// another program a moment later: that moment is waited for.
+fn lock_when_free(lock: &mut File) -> Result<(), TryLockError> {
+    let mut waits = 0..LOCK_TRIES;
+    loop {
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) if !owner_lives(lock) && waits.next().is_some() => {
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Whether the process that the lock file names is there. When it names none, its owner is just starting.
+fn owner_lives(lock: &mut File) -> bool {
+    let mut pid = String::new();
+    let _ = lock.seek(SeekFrom::Start(0)).and_then(|_| lock.read_to_string(&mut pid));
+    let _ = lock.seek(SeekFrom::Start(0));
+    let pid = pid.trim().parse().ok().and_then(Pid::from_raw);
+    pid.is_none_or(|pid| test_kill_process(pid) != Err(Errno::SRCH))
 }
 
 /// The owner's token of a data directory, whoever owns it now.
