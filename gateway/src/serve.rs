@@ -65,7 +65,7 @@ pub struct Gateway {
     pub calls: Calls,
     /// The bearer tokens.
     pub tokens: Tokens,
-    /// Fires when the gateway goes down: streams end.
+    /// Fires when the gateway goes down: nothing new begins, and who only listens is let go.
     pub closing: CancellationToken,
     /// Everything that runs beside a request.
     pub tasks: TaskTracker,
@@ -161,7 +161,7 @@ impl Gateway {
         let running_max = config.limits.running_calls;
         let calls = Calls::new(sessions.clone(), log, leases.clone(), running_max, hurry.clone());
         let tokens = Tokens::new(database.clone());
-        own.owner_token(&tokens).await?;
+        own.owner_token(&tokens, &nodes).await?;
         let gateway = Arc::new(Self {
             config,
             sessions,

@@ -84,6 +84,16 @@ impl Tokens {
         name: &str,
         expires_at: Option<Timestamp>,
     ) -> Result<SecretString, TokenError> {
+        self.create_for(Principal(format!("local:{name}")), name, expires_at).await
+    }
+
+    /// Makes a token for somebody who has others by other names.
+    pub async fn create_for(
+        &self,
+        principal: Principal,
+        name: &str,
+        expires_at: Option<Timestamp>,
+    ) -> Result<SecretString, TokenError> {
         check_name(name)?;
         if let Some(at) = expires_at.filter(|at| *at <= clock::now()) {
             return Err(TokenError::Expired(at));
@@ -107,7 +117,7 @@ impl Tokens {
                     )
                     .bind(digest)
                     .bind(name.clone())
-                    .bind(format!("local:{name}"))
+                    .bind(principal.0)
                     .bind(clock::now().to_string())
                     .bind(expires_at.map(|at| at.to_string()))
                     .execute(&mut *connection)

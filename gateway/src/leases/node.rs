@@ -109,6 +109,15 @@ impl Nodes {
         &self.home
     }
 
+    /// Whether this data directory is the first that the database was used with.
+    pub async fn is_first_home(&self) -> Result<bool, DatabaseError> {
+        let first: Option<String> =
+            sqlx::query_scalar("select home from node order by started_at, id limit 1")
+                .fetch_optional(self.database.reader())
+                .await?;
+        Ok(first.is_none_or(|home| home == self.home))
+    }
+
     /// Whether the process `id` lives, or lived, in this process's data directory.
     pub(super) async fn is_of_this_home(&self, id: &str) -> Result<bool, DatabaseError> {
         let row = sqlx::query("select 1 from node where id = $1 and home = $2")

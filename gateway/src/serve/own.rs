@@ -5,15 +5,20 @@
 //! owner of this machine talks to the owner of the directory.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{Read as _, Write as _};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::net::UnixListener;
 
+use crate::access::Principal;
 use crate::access::token::{TokenError, Tokens};
 use crate::clock;
+use crate::leases::node::Nodes;
 
 /// The owner's bearer token, readable by the owner alone.
 pub const TOKEN_FILE: &str = "owner.token";
@@ -23,8 +28,14 @@ const LOCK_FILE: &str = "lock";
 const HOME_FILE: &str = "home";
 /// Longest path of a Unix socket on Linux, in bytes (`sockaddr_un`).
 const SOCKET_PATH_MAX: usize = 107;
+/// How often the lock of an owner that is gone is tried again.
+const LOCK_TRIES: usize = 100;
+/// Pause between two tries.
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
 /// The token that the first start makes.
 const OWNER: &str = "owner";
+/// Hex digits that tell the owner's tokens of further data directories apart.
+const OWNER_HEX: usize = 12;
 
 /// Why the data directory can't be had.
 #[derive(Debug, thiserror::Error)]
@@ -98,7 +109,7 @@ impl Own {
             .mode(0o600)
             .open(&path)
             .map_err(unusable(&path))?;
-        match lock.try_lock() {
+        match lock_when_free(&mut lock) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 return Err(OwnError::Taken { directory, pid: pid(&mut lock) });
@@ -116,17 +127,27 @@ impl Own {
     }
 
     /// Makes the owner's token at the first start, or when its file is gone. A file that others can read is refused.
-    pub(super) async fn owner_token(&self, tokens: &Tokens) -> Result<(), super::ServeError> {
+    ///
+    /// The directory that a database was first used with calls its token `owner`; others that share the database have
+    /// one each, for the same principal, so that none makes another's worthless.
+    pub(super) async fn owner_token(&self, tokens: &Tokens, nodes: &Nodes) -> Result<(), super::ServeError> {
         match self.read_token() {
             Ok(token) if tokens.verify(token.expose_secret()).await?.is_some() => return Ok(()),
             Ok(_) | Err(OwnError::NoToken(_)) => {}
             Err(error) => return Err(error.into()),
         }
-        match tokens.revoke(OWNER).await {
+        let name = if nodes.is_first_home().await? {
+            OWNER.to_owned()
+        } else {
+            let home: Vec<char> = self.home.chars().filter(char::is_ascii_hexdigit).collect();
+            let end = home.iter().skip(home.len().saturating_sub(OWNER_HEX)).collect::<String>();
+            format!("{OWNER}-{}", end.to_ascii_lowercase())
+        };
+        match tokens.revoke(&name).await {
             Ok(()) | Err(TokenError::Unknown(_)) => {}
             Err(error) => return Err(error.into()),
         }
-        let token = tokens.create(OWNER, None).await?;
+        let token = tokens.create_for(Principal::owner(), &name, None).await?;
         self.write_token(&token)?;
         Ok(())
     }
@@ -168,8 +189,28 @@ pub(super) fn taken(directory: &Path) -> Option<OwnError> {
 
 fn pid(lock: &mut File) -> String {
     let mut pid = String::new();
-    let _ = lock.read_to_string(&mut pid);
+    let _ = lock.seek(SeekFrom::Start(0)).and_then(|_| lock.read_to_string(&mut pid));
     pid.trim().to_owned()
+}
+
+/// Takes the lock. An owner that was killed while it started a child leaves it to that child, until this becomes
+/// another program a moment later: that moment is waited for.
+fn lock_when_free(lock: &mut File) -> Result<(), TryLockError> {
+    let mut waits = 0..LOCK_TRIES;
+    loop {
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) if !owner_lives(lock) && waits.next().is_some() => {
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Whether the process that the lock file names is there. When it names none, its owner is just starting.
+fn owner_lives(lock: &mut File) -> bool {
+    let pid = pid(lock).parse().ok().and_then(Pid::from_raw);
+    pid.is_none_or(|pid| test_kill_process(pid) != Err(Errno::SRCH))
 }
 
 /// The owner's token of a data directory, whoever owns it now.

@@ -57,7 +57,7 @@ pub async fn serve(
 ) {
     let view = View { principal: Principal::owner(), session, hands: HandsInView::All };
     let face = Face::of(gateway.clone(), view);
-    if let Err(error) = wire::stdio::serve(reader, writer, face, gateway.closing.child_token()).await {
+    if let Err(error) = wire::stdio::serve(reader, writer, face, gateway.hung_up.child_token()).await {
         tracing::warn!(error = %error, "a stdio client was lost");
     }
 }
