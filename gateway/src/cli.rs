@@ -123,10 +123,7 @@ fn sentence(error: &anyhow::Error) -> String {
     error
         .chain()
         .map(ToString::to_string)
-        .reduce(|said, cause| match said.contains(&cause) {
-            true => said,
-            false => format!("{said}: {cause}"),
-        })
+        .reduce(|said, cause| if said.contains(&cause) { said } else { format!("{said}: {cause}") })
         .unwrap_or_default()
 }
 

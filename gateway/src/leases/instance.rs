@@ -71,6 +71,7 @@ impl InUse {
 
 impl InUse {
     /// A second hold on the same instance.
+    #[must_use]
     pub fn again(&self) -> Self {
         Self::new(&self.slot, &self.instance)
     }
