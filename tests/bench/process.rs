@@ -122,8 +122,9 @@ impl Caller {
     }
 
     async fn emit(&self) -> Result<()> {
-        let event = json!({"type": "user.message", "content": [{"type": "text", "text": "x".repeat(100)}]});
-        let arguments = json!({"name": "session_emit", "arguments": {"event": event}});
+        let content = json!([{"type": "text", "text": "x".repeat(100)}]);
+        let event = json!({"type": "user.message", "content": content});
+        let arguments = json!({"name": "session_emit", "arguments": event});
         let answer = self.ask("tools/call", arguments).await?;
         ensure!(answer["result"]["isError"] == json!(false), "not emitted: {answer}");
         Ok(())

@@ -31,7 +31,8 @@ pub(crate) async fn rows(scratch: &Path) -> Result<Vec<Row>> {
     let (mut on_host, mut in_hand) = (Vec::new(), Vec::new());
     for round in 0..WARM + ROUNDS {
         let start = Instant::now();
-        let status = tokio::task::spawn_blocking(|| Command::new("bash").args(["-lc", "true"]).status());
+        let mut shell = on_the_host(scratch);
+        let status = tokio::task::spawn_blocking(move || shell.status());
         ensure!(status.await??.success(), "bash -lc true failed on the host");
         let host = start.elapsed().as_secs_f64();
         let context = CallContext { cancel: CancellationToken::new(), progress: Arc::new(NoProgress) };
@@ -54,4 +55,11 @@ pub(crate) async fn rows(scratch: &Path) -> Result<Vec<Row>> {
         unit: "x",
         detail: format!("p50 {:.2} ms / {:.2} ms", inside * 1e3, host * 1e3),
     }])
+}
+
+/// With the sandbox's environment and an empty home: what somebody's own profile does is not the shell's cost.
+fn on_the_host(home: &Path) -> Command {
+    let mut shell = Command::new("bash");
+    shell.args(["-lc", "true"]).env_clear().env("HOME", home).env("PATH", "/usr/local/bin:/usr/bin:/bin");
+    shell
 }
