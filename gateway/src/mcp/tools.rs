@@ -53,8 +53,8 @@ impl Face {
         }
         let mut list = ListToolsResult::with_all_items(tools);
         list.meta = results::meta(era);
-        list.ttl_ms = Some(results::TTL_MS);
-        list.cache_scope = Some(results::SCOPE);
+        list.ttl_ms = results::ttl_ms(era);
+        list.cache_scope = results::scope(era);
         Ok(list)
     }
 
