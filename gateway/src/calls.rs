@@ -5,10 +5,12 @@
 //! a client that goes away loses no outcome. Knows nothing of MCP.
 
 mod answer;
+mod record;
+mod room;
 mod run;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 pub use answer::{Answer, Replayed};
 use hands::Tool;
@@ -18,9 +20,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::access::Principal;
-use crate::leases::{LeaseError, Leases};
+use crate::leases::Leases;
 use crate::registry::Registered;
-use crate::session::{By, CallKey, LogError, OutputError, SessionError, SessionId, Sessions};
+use crate::session::{By, CallKey, EventId, EventLog, LogError, SessionError, SessionId, Sessions};
+use room::Room;
 
 /// Pieces of output that wait for a slow listener before it misses some.
 const NEWS_WAITING_MAX: usize = 64;
@@ -80,12 +83,11 @@ pub enum CallError {
     /// The session refused, and the call did not run.
     #[error("{0}: the call did not run")]
     Session(Arc<SessionError>),
-    /// The call ran, and its output could not be kept.
-    #[error("the call ended, but its output could not be stored: {0}")]
-    Output(Arc<OutputError>),
-    /// The hand could not be let go of, and the call did not run.
-    #[error("{0}: the call did not run")]
-    Lease(Arc<LeaseError>),
+    /// This program failed under the call.
+    #[error(
+        "the gateway failed inside while it handled the call: look at the session's events before you repeat it"
+    )]
+    Panicked,
 }
 
 impl From<LogError> for CallError {
@@ -114,8 +116,10 @@ pub struct Calls(Arc<Inner>);
 
 struct Inner {
     sessions: Arc<Sessions>,
+    log: Arc<dyn EventLog>,
     leases: Arc<Leases>,
     running_max: usize,
+    room: Room,
     table: Mutex<Table>,
     tasks: TaskTracker,
     closing: CancellationToken,
@@ -130,6 +134,8 @@ struct Table {
 struct Running {
     ask: Ask,
     cancel: CancellationToken,
+    /// Its `agent.tool_use`, once it may stand in the log.
+    tool_use_id: OnceLock<EventId>,
     /// How many askers still want the outcome.
     interest: Mutex<usize>,
     output: broadcast::Sender<Arc<str>>,
@@ -144,17 +150,20 @@ pub struct Ticket {
 }
 
 impl Calls {
-    /// No calls yet. `closing` cancels what still runs.
+    /// No calls yet, to be written to `log`, which is that of `sessions`. `closing` cancels what still runs.
     pub fn new(
         sessions: Arc<Sessions>,
+        log: Arc<dyn EventLog>,
         leases: Arc<Leases>,
         running_max: usize,
         closing: CancellationToken,
     ) -> Self {
         Self(Arc::new(Inner {
             sessions,
+            log,
             leases,
             running_max,
+            room: Room::default(),
             table: Mutex::default(),
             tasks: TaskTracker::new(),
             closing,
@@ -187,9 +196,9 @@ impl Calls {
         if let Some(key) = &key {
             table.by_key.insert(key.clone(), running.clone());
         }
-        drop(table);
         let ticket = Ticket::join(&running);
         let calls = self.clone();
+        // Still under the lock, so that `drained` has either refused this call or waits for it.
         self.0.tasks.spawn(async move {
             calls.0.drive(&running).await;
             calls.0.leave(&running, key.as_ref());
@@ -204,7 +213,10 @@ impl Calls {
 
     /// Takes no more calls, and waits until none runs. Fire `closing` to hurry them.
     pub async fn drained(&self) {
-        self.0.tasks.close();
+        {
+            let _table = self.0.table();
+            self.0.tasks.close();
+        }
         self.0.tasks.wait().await;
     }
 }
@@ -235,10 +247,20 @@ impl Running {
         Self {
             ask,
             cancel,
+            tool_use_id: OnceLock::new(),
             interest: Mutex::new(0),
             output: broadcast::Sender::new(NEWS_WAITING_MAX),
             ended: watch::Sender::new(None),
         }
+    }
+
+    /// Tells everybody who asked, once.
+    fn tell(&self, end: Result<Answer, CallError>) {
+        self.ended.send_if_modified(|told| {
+            let first = told.is_none();
+            told.get_or_insert_with(|| end.map(Arc::new));
+            first
+        });
     }
 
     fn interest(&self) -> std::sync::MutexGuard<'_, usize> {

@@ -12,7 +12,9 @@ mod session;
 mod stdio;
 mod token;
 
-use std::net::SocketAddr;
+use std::fmt::Display;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -20,7 +22,7 @@ use clap::{Args, Parser, Subcommand};
 
 use tokio_util::task::TaskTracker;
 
-use crate::config::Config;
+use crate::config::{Config, Loaded};
 
 /// Many brains, many hands, one log: an MCP gateway for long-running agents.
 #[derive(Parser)]
@@ -84,6 +86,14 @@ struct Setting {
     signals: TaskTracker,
 }
 
+/// What a process ends with that SIGINT ended.
+const EXIT_INTERRUPTED: u8 = 130;
+
+/// Somebody pressed Ctrl-C, or asked the process to end: that needs no words.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted")]
+struct Interrupted;
+
 /// Runs the command that the arguments name.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -99,25 +109,46 @@ pub fn main() -> ExitCode {
     };
     match done {
         Ok(code) => code,
+        Err(error) if error.is::<Interrupted>() => ExitCode::from(EXIT_INTERRUPTED),
+        Err(error) if nobody_reads(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("manyhands: {error:#}");
+            eprintln!("manyhands: {}", sentence(&error));
             ExitCode::FAILURE
         }
     }
 }
 
+/// An error with its causes. Many name their cause in their own sentence: nothing is said twice.
+fn sentence(error: &anyhow::Error) -> String {
+    error
+        .chain()
+        .map(ToString::to_string)
+        .reduce(|said, cause| match said.contains(&cause) {
+            true => said,
+            false => format!("{said}: {cause}"),
+        })
+        .unwrap_or_default()
+}
+
+/// Whether the answer went into a pipe whose reader has seen enough, as with `| head`.
+fn nobody_reads(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
 async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let Arguments { common, command } = arguments;
-    let mut config = Config::load(common.config.as_deref())?;
-    if let Some(data) = common.data {
-        config.data = data;
+    let Loaded { config, unknown } = Config::load(common.config.as_deref(), common.data.as_deref())?;
+    for name in unknown {
+        eprintln!(
+            "manyhands: {name} in the environment names no setting and is ignored; README.md lists them"
+        );
     }
     let output = if common.json { Output::Json } else { Output::Text };
     let setting = Setting { config, output, signals: TaskTracker::new() };
     match command.unwrap_or_else(|| Command::Serve(serve::Options::default())) {
         Command::Serve(options) => serve::run(setting, options).await?,
         Command::Stdio(options) => stdio::run(setting, options).await?,
-        Command::Connect(options) => connect::run(&setting, &options)?,
+        Command::Connect(options) => connect::run(&setting, &options).await?,
         Command::Hand(command) => return hand::run(&setting, command).await,
         Command::Token(command) => token::run(&setting, command).await?,
         Command::Session(command) => session::run(&setting, command).await?,
@@ -127,13 +158,27 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 }
 
 /// Logs go to stderr: stdout belongs to answers, and on stdio to MCP.
-fn log_to_stderr() {
-    let filter = tracing_subscriber::EnvFilter::new(crate::config::log_filter());
+fn log_to_stderr(config: &Config) {
+    let filter = tracing_subscriber::EnvFilter::new(&config.log);
     // A second subscriber in one process can only be a test's.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .try_init();
 }
 
-/// Where the gateway is found by clients of this machine.
+/// Where the gateway is found by clients of this machine. One that listens everywhere is found on loopback, too.
 fn base_url(listen: SocketAddr) -> String {
-    format!("http://{listen}")
+    let ip = match listen.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    format!("http://{}", SocketAddr::new(ip, listen.port()))
+}
+
+/// Prints a line of an answer.
+fn say(line: impl Display) -> io::Result<()> {
+    writeln!(io::stdout().lock(), "{line}")
 }

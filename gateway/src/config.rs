@@ -10,22 +10,25 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use etcetera::BaseStrategy as _;
-use hands::sandbox::{Access, Mount, SandboxConfig};
 use secrecy::SecretString;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use crate::registry::HandName;
+use crate::hand::{HandConfig, HandName, SandboxSettings};
 
 /// What environment names of settings begin with.
 const ENVIRONMENT: &str = "MANYHANDS_";
+/// Shortest time between two signs of life, in milliseconds: more often would only wear the disk.
+const HEARTBEAT_MS_MIN: u64 = 10;
 /// The settings that are not tables: each can be set from the environment.
-const SETTINGS: [&str; 15] = [
+pub const SETTINGS: [&str; 17] = [
     "listen",
+    "log",
     "allowed_hosts",
     "allowed_origins",
     "data",
     "database_url",
     "drain_s",
+    "work_retention_days",
     "nodes.heartbeat_ms",
     "nodes.dead_after_ms",
     "limits.sessions",
@@ -42,7 +45,10 @@ const SETTINGS: [&str; 15] = [
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Where HTTP is served. Default `127.0.0.1:7777`; port 0 takes a free one.
+    #[serde(deserialize_with = "address")]
     pub listen: SocketAddr,
+    /// How much is logged, as `tracing` filters have it. Default `info,rmcp=warn`.
+    pub log: String,
     /// Further names that a `Host` header may carry, beside loopback ones.
     pub allowed_hosts: Vec<String>,
     /// Further origins that browsers may come from, beside loopback ones.
@@ -53,6 +59,8 @@ pub struct Config {
     pub database_url: Option<SecretString>,
     /// How long running calls may go on at shutdown before they are cancelled, in seconds. Default 10.
     pub drain_s: u64,
+    /// How long the work of an archived session's hands is kept on this machine, in days. Default 30.
+    pub work_retention_days: u16,
     /// How processes on one database watch each other.
     pub nodes: Nodes,
     /// What one principal may have at a time.
@@ -123,101 +131,10 @@ impl Default for Limits {
     }
 }
 
-/// How a hand is set up, by kind. The same in the file and in the database.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
-pub enum HandConfig {
-    /// A sandbox on this machine.
-    Sandbox(SandboxSettings),
-}
-
-impl HandConfig {
-    /// The kind's name.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Sandbox(_) => "sandbox",
-        }
-    }
-
-    /// How long an instance lives that nobody calls.
-    pub fn idle(&self) -> Duration {
-        match self {
-            Self::Sandbox(settings) => Duration::from_secs(settings.idle_s),
-        }
-    }
-}
-
-/// How a sandbox is set up.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct SandboxSettings {
-    /// Folders of this machine inside it: `HOST:/path` or `HOST:/path:ro`.
-    pub mounts: Vec<String>,
-    /// What it can reach. Default none.
-    pub network: Network,
-    /// An instance that no call used for so long is released, in seconds; `/workspace` stays. Default 900.
-    pub idle_s: u64,
-}
-
-impl Default for SandboxSettings {
-    fn default() -> Self {
-        Self { mounts: Vec::new(), network: Network::None, idle_s: 900 }
-    }
-}
-
-/// Why a mount can't be.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadMount {
-    /// Not the form of one.
-    #[error("{0:?} is no mount: write HOST:/path or HOST:/path:ro, both absolute")]
-    Form(String),
-    /// There is nothing at the host's end.
-    #[error("there is no {0} on this machine to mount")]
-    Missing(PathBuf),
-}
-
-impl SandboxSettings {
-    /// What the sandbox is made of. `program` is our own executable.
-    pub fn resolve(&self, program: PathBuf) -> Result<SandboxConfig, BadMount> {
-        let mounts = self.mounts.iter().map(|mount| resolve_mount(mount)).collect::<Result<_, _>>()?;
-        let network = match self.network {
-            Network::None => hands::sandbox::Network::None,
-            Network::Host => hands::sandbox::Network::Host,
-        };
-        Ok(SandboxConfig { mounts, network, ..SandboxConfig::new(program) })
-    }
-}
-
-fn resolve_mount(text: &str) -> Result<Mount, BadMount> {
-    let form = || BadMount::Form(text.to_owned());
-    let (rest, access) = match text.strip_suffix(":ro") {
-        Some(rest) => (rest, Access::ReadOnly),
-        None => (text, Access::ReadWrite),
-    };
-    let (host, at) = rest.rsplit_once(':').ok_or_else(form)?;
-    let (host, at) = (PathBuf::from(host), PathBuf::from(at));
-    if !host.is_absolute() || !at.is_absolute() || at == Path::new("/") {
-        return Err(form());
-    }
-    let host = host.canonicalize().map_err(|_| BadMount::Missing(host))?;
-    Ok(Mount { host, at, access })
-}
-
-/// What a sandbox can reach.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Network {
-    /// Nothing but itself.
-    #[default]
-    None,
-    /// All that this machine can.
-    Host,
-}
-
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file was named and can't be read.
+    /// The file was named, or is there, and can't be read.
     #[error("the configuration {path} can't be read: {source}")]
     Unreadable {
         /// Which.
@@ -228,9 +145,17 @@ pub enum ConfigError {
     /// The file, or an environment name, says something that means nothing.
     #[error("{from}: {message}")]
     Invalid {
-        /// The file's path, or the environment name.
+        /// The file's path and line, or the environment name.
         from: String,
-        /// What is wrong, in the parser's words.
+        /// What is wrong. The text itself is not shown: it may hold a password.
+        message: String,
+    },
+    /// A value can be read, and makes no sense.
+    #[error("the setting {setting} {message}")]
+    Senseless {
+        /// Its path in the file.
+        setting: &'static str,
+        /// What it must be.
         message: String,
     },
     /// There is no home directory to keep data in.
@@ -238,46 +163,97 @@ pub enum ConfigError {
     NoHome,
 }
 
+/// What was read.
+pub struct Loaded {
+    /// What it means.
+    pub config: Config,
+    /// Environment names that begin as settings do and are none.
+    pub unknown: Vec<String>,
+}
+
 impl Config {
     /// Reads the file (`manyhands.toml` in the current folder when none is named, and only if it is there) and
-    /// the environment.
-    pub fn load(file: Option<&Path>) -> Result<Self, ConfigError> {
+    /// the environment. `data` is what the command line says of the data directory.
+    pub fn load(file: Option<&Path>, data: Option<&Path>) -> Result<Loaded, ConfigError> {
         let (path, required) = file.map_or((Path::new("manyhands.toml"), false), |path| (path, true));
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
             Err(error) if !required && error.kind() == std::io::ErrorKind::NotFound => String::new(),
             Err(source) => return Err(ConfigError::Unreadable { path: path.to_owned(), source }),
         };
-        Self::parse(&text, path, environment())
+        let environment = environment()?;
+        let mut config = Self::parse(&text, path, environment.iter().cloned())?;
+        if let Some(data) = data {
+            data.clone_into(&mut config.data);
+        } else if config.data.as_os_str().is_empty() {
+            config.data = default_data()?;
+        }
+        // Absolute, because sandboxes are set up from other folders.
+        config.data = std::path::absolute(from_home(&config.data)).unwrap_or(config.data);
+        let unknown = environment.into_iter().map(|(name, _)| name).filter(|name| setting_of(name).is_none());
+        Ok(Loaded { config, unknown: unknown.collect() })
     }
 
-    /// The configuration that `text` and `environment` make together.
+    /// The configuration that `text` and `environment` make together. The data directory stays empty when neither
+    /// names one. An empty value in the environment says nothing.
     pub fn parse(
         text: &str,
         path: &Path,
         environment: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self, ConfigError> {
-        let invalid = |from: String| move |message: String| ConfigError::Invalid { from, message };
         // Parsed once for messages that point into the file, and once more with the environment laid over it.
-        toml::from_str::<Self>(text)
-            .map_err(|error| invalid(path.display().to_string())(error.to_string().trim_end().to_owned()))?;
+        let mut config: Self = toml::from_str(text).map_err(|error| in_file(path, text, &error))?;
         let mut table: toml::Table = text.parse().unwrap_or_default();
         for (name, value) in environment {
-            let Some(setting) = setting_of(&name) else { continue };
-            lay_over(&mut table, setting, &value);
-            table.clone().try_into::<Self>().map_err(|error| invalid(name)(error.message().to_owned()))?;
+            let Some(setting) = setting_of(&name).filter(|_| !value.is_empty()) else { continue };
+            (table, config) = lay_over(&table, setting, &value)
+                .map_err(|message| ConfigError::Invalid { from: name, message })?;
         }
-        let mut config: Self = table.try_into().map_err(|error: toml::de::Error| {
-            invalid(path.display().to_string())(error.message().to_owned())
-        })?;
+        config.check()?;
         if config.hands.is_empty() {
             let name = "sandbox".parse().map_err(|_| ConfigError::NoHome)?;
             config.hands.insert(name, HandConfig::Sandbox(SandboxSettings::default()));
         }
-        if config.data.as_os_str().is_empty() {
-            config.data = default_data()?;
-        }
         Ok(config)
+    }
+
+    /// Refuses what can be read and makes no sense.
+    fn check(&self) -> Result<(), ConfigError> {
+        let senseless =
+            |setting, message: &str| Err(ConfigError::Senseless { setting, message: message.into() });
+        let Nodes { heartbeat_ms, dead_after_ms } = self.nodes;
+        if heartbeat_ms < HEARTBEAT_MS_MIN {
+            let message = format!("is {heartbeat_ms}: it must be at least {HEARTBEAT_MS_MIN}");
+            return senseless("nodes.heartbeat_ms", &message);
+        }
+        if dead_after_ms < heartbeat_ms.saturating_mul(2) {
+            let message = format!(
+                "is {dead_after_ms}: it must be at least twice nodes.heartbeat_ms ({heartbeat_ms}), or living \
+                 processes count as dead"
+            );
+            return senseless("nodes.dead_after_ms", &message);
+        }
+        let Limits { sessions, instances, running_calls, streams, mcp_sessions, stored_bytes, body_bytes } =
+            self.limits;
+        let wide = |limit: usize| u64::try_from(limit).unwrap_or(u64::MAX);
+        for (setting, limit) in [
+            ("limits.sessions", sessions),
+            ("limits.instances", wide(instances)),
+            ("limits.running_calls", wide(running_calls)),
+            ("limits.streams", wide(streams)),
+            ("limits.mcp_sessions", wide(mcp_sessions)),
+            ("limits.stored_bytes", stored_bytes),
+            ("limits.body_bytes", wide(body_bytes)),
+        ] {
+            if limit == 0 {
+                return senseless(setting, "is 0: it must be at least 1");
+            }
+        }
+        if let Err(error) = tracing_subscriber::EnvFilter::try_new(&self.log) {
+            let message = format!("is no filter ({error}): write a level such as info, or target=level");
+            return senseless("log", &message);
+        }
+        Ok(())
     }
 }
 
@@ -285,11 +261,13 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 7777)),
+            log: "info,rmcp=warn".to_owned(),
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             data: PathBuf::new(),
             database_url: None,
             drain_s: 10,
+            work_retention_days: 30,
             nodes: Nodes::default(),
             limits: Limits::default(),
             hands: BTreeMap::new(),
@@ -297,30 +275,66 @@ impl Default for Config {
     }
 }
 
-/// The environment, and the command line's part of it.
+/// What of the environment is meant for us.
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
-fn environment() -> Vec<(String, String)> {
+fn environment() -> Result<Vec<(String, String)>, ConfigError> {
     std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
         .filter(|(name, _)| name.starts_with(ENVIRONMENT))
+        .map(|(name, value)| match value.into_string() {
+            Ok(value) => Ok((name, value)),
+            Err(_) => Err(ConfigError::Invalid { from: name, message: "its value is not UTF-8".to_owned() }),
+        })
         .collect()
 }
 
-/// How much is logged, as `tracing` filters have it: `MANYHANDS_LOG`, default `info,rmcp=warn`.
-#[expect(clippy::disallowed_methods, reason = "this is the door")]
-pub fn log_filter() -> String {
-    std::env::var("MANYHANDS_LOG").unwrap_or_else(|_| "info,rmcp=warn".to_owned())
+/// An error of the file, with its line and without its text: that may hold a password.
+fn in_file(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
+    let line =
+        error.span().and_then(|span| text.get(..span.start)).map(|before| before.matches('\n').count() + 1);
+    let from = match line {
+        Some(line) => format!("{}, line {line}", path.display()),
+        None => path.display().to_string(),
+    };
+    ConfigError::Invalid { from, message: one_line(error) }
+}
+
+fn one_line(error: &toml::de::Error) -> String {
+    let message = error.message().lines().collect::<Vec<_>>().join("; ");
+    // Rust's words for it mean nothing to a person.
+    message
+        .replace("expected usize", "expected a whole number")
+        .replace("expected u64", "expected a whole number")
 }
 
 fn setting_of(name: &str) -> Option<&'static str> {
-    let wanted = name.strip_prefix(ENVIRONMENT)?;
-    SETTINGS.into_iter().find(|setting| setting.replace('.', "_").eq_ignore_ascii_case(wanted))
+    SETTINGS.into_iter().find(|setting| environment_name(setting) == name)
 }
 
-/// Puts `value` at `setting`: as the number, list or truth value that it reads as, else as text.
-fn lay_over(table: &mut toml::Table, setting: &str, value: &str) {
+/// What a setting is called in the environment.
+pub fn environment_name(setting: &str) -> String {
+    format!("{ENVIRONMENT}{}", setting.replace('.', "_").to_ascii_uppercase())
+}
+
+/// `table` with `value` at `setting`: as the number, list or truth value that it reads as, else as text, else as
+/// texts between commas. When none of them will do, why the first did not.
+fn lay_over(table: &toml::Table, setting: &str, value: &str) -> Result<(toml::Table, Config), String> {
     let parsed = format!("value = {value}").parse::<toml::Table>().ok().and_then(|mut t| t.remove("value"));
-    let value = parsed.unwrap_or_else(|| toml::Value::String(value.to_owned()));
+    let text = |text: &str| toml::Value::String(text.trim().to_owned());
+    let list = toml::Value::Array(value.split(',').map(text).collect());
+    let mut why = None;
+    for value in parsed.into_iter().chain([text(value), list]) {
+        let mut table = table.clone();
+        put(&mut table, setting, value);
+        match table.clone().try_into() {
+            Ok(config) => return Ok((table, config)),
+            Err(error) => why = why.or(Some(one_line(&error))),
+        }
+    }
+    Err(why.unwrap_or_default())
+}
+
+fn put(table: &mut toml::Table, setting: &str, value: toml::Value) {
     match setting.split_once('.') {
         None => {
             table.insert(setting.to_owned(), value);
@@ -331,6 +345,22 @@ fn lay_over(table: &mut toml::Table, setting: &str, value: &str) {
                 section.insert(key.to_owned(), value);
             }
         }
+    }
+}
+
+fn address<'de, D: serde::Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Error> {
+    let value = toml::Value::deserialize(from)?;
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    text.parse().map_err(|_| {
+        serde::de::Error::custom(format!("{text:?} is no address: write IP:PORT, such as 127.0.0.1:7777"))
+    })
+}
+
+/// A path whose `~` is the home directory, as shells have it.
+pub fn from_home(path: &Path) -> PathBuf {
+    match (path.strip_prefix("~"), etcetera::home_dir()) {
+        (Ok(rest), Ok(home)) => home.join(rest),
+        _ => path.to_owned(),
     }
 }
 

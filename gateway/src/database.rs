@@ -92,7 +92,7 @@ impl Database {
         let (reader, writer) = match config {
             DatabaseConfig::Directory(directory) => {
                 let opened = open::sqlite(&directory, SQLITE_READERS_MAX).await?;
-                (opened.reader, Writer::Sqlite(writer::Queue::start(opened.writer, &tasks)))
+                (opened.reader, Writer::Sqlite(writer::Queue::start(opened.writer, opened.file, &tasks)))
             }
             DatabaseConfig::Url(url) => {
                 let opened = open::postgres(&url, POSTGRES_READERS_MAX, POSTGRES_WRITERS_MAX).await?;

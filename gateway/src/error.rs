@@ -48,7 +48,9 @@ pub trait Faced: std::error::Error {
 impl Faced for LogError {
     fn kind(&self) -> Kind {
         match self {
-            Self::Conflict | Self::Fenced(_) | Self::Settled | Self::KeyTaken => Kind::Busy,
+            Self::Conflict | Self::Fenced(_) | Self::Settled | Self::InstanceGone | Self::KeyTaken => {
+                Kind::Busy
+            }
             Self::NoSession => Kind::Missing,
             Self::Archived | Self::TooLarge(_) | Self::Malformed(_) => Kind::Invalid,
             Self::Corrupt { .. } => Kind::Internal,
@@ -116,20 +118,19 @@ impl Faced for CallError {
             Self::TooMany { .. } => Kind::Limited,
             Self::KeyMismatch => Kind::Invalid,
             Self::Closing | Self::Cancelled => Kind::Unavailable,
+            Self::Panicked => Kind::Internal,
             Self::Log(error) | Self::Unrecorded { source: error, .. } => error.kind(),
             Self::Session(error) => error.kind(),
-            Self::Output(error) => error.kind(),
-            Self::Lease(error) => error.kind(),
         }
     }
 
     fn consequence(&self) -> Option<&'static str> {
         match self {
-            Self::Log(_) | Self::Session(_) | Self::Lease(_) => Some("The call did not run."),
+            Self::Log(_) | Self::Session(_) => Some("The call did not run."),
             Self::Unrecorded { .. } => Some(
                 "The call has ended, but its outcome is not in the log: look at what it did before you repeat it.",
             ),
-            Self::Output(_) => Some("The call has ended, but its output could not be kept."),
+            Self::Panicked => Some("Look at the session's events before you repeat the call."),
             Self::TooMany { .. } | Self::KeyMismatch | Self::Closing | Self::Cancelled => None,
         }
     }
@@ -139,7 +140,9 @@ impl Faced for LeaseError {
     fn kind(&self) -> Kind {
         match self {
             Self::TooMany { .. } => Kind::Limited,
-            Self::Busy(_) => Kind::Busy,
+            Self::Busy(_) | Self::Elsewhere(_) => Kind::Busy,
+            Self::Slow { .. } | Self::Dead | Self::GivenUp => Kind::Unavailable,
+            Self::Panicked => Kind::Internal,
             // A hand's sentences are written for people: what is missing, what to do.
             Self::Hand(_) => Kind::Unavailable,
             Self::Registry(error) => error.kind(),
@@ -152,7 +155,9 @@ impl Faced for LeaseError {
 impl Faced for RegistryError {
     fn kind(&self) -> Kind {
         match self {
-            Self::BadName(_) | Self::Exists { .. } | Self::ReadOnly(_) | Self::Mount(_) => Kind::Invalid,
+            Self::BadName(_) | Self::Exists { .. } | Self::Twice(_) | Self::ReadOnly(_) | Self::Mount(_) => {
+                Kind::Invalid
+            }
             Self::Unknown(_) => Kind::Missing,
             Self::Hand { .. } => Kind::Unavailable,
             Self::Corrupt(_) => Kind::Internal,

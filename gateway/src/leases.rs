@@ -8,20 +8,26 @@
 mod instance;
 pub mod node;
 mod settle;
+mod take;
+mod work;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use hands::HandError;
 use instance::Slot;
 pub use instance::{InUse, Instance};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::access::Principal;
 use crate::database::{Database, DatabaseError};
+use crate::hand::HandName;
 use crate::leases::node::{NodeId, Nodes};
-use crate::registry::{HandName, Registered, Registry, RegistryError};
+use crate::registry::{Registered, Registry, RegistryError};
 use crate::session::{EventLog, LogError, SessionId};
 
 /// What a lease on a hand is called in the database.
@@ -39,6 +45,10 @@ pub struct Leases {
     work: PathBuf,
     instances_max: usize,
     slots: Mutex<HashMap<(SessionId, HandName), Arc<Slot>>>,
+    /// Makings of instances. They go on when who asked has gone away, to leave nothing half done.
+    making: TaskTracker,
+    /// Fires when whatever is being made is of no use; then there is a new one.
+    useless: Mutex<CancellationToken>,
 }
 
 /// Why there is no instance.
@@ -55,6 +65,30 @@ pub enum LeaseError {
     /// A call is running in it.
     #[error("a call is running in the hand {0}: wait for it, or cancel it")]
     Busy(HandName),
+    /// A call of another living process is running in it.
+    #[error("a call is running in the hand {0} on another gateway: wait for it, or cancel it")]
+    Elsewhere(HandName),
+    /// Provisioning took longer than it may.
+    #[error(
+        "the hand {hand} was not there within {limit_s} s: look at the load of this machine, then try again"
+    )]
+    Slow {
+        /// Which.
+        hand: HandName,
+        /// The limit, in seconds.
+        limit_s: u64,
+    },
+    /// Who asked has gone away, or the gateway shuts down.
+    #[error("nobody waits for the hand any more")]
+    GivenUp,
+    /// This process was counted dead and has no new name yet.
+    #[error(
+        "this gateway was silent for so long that it was counted dead, and is joining again: try again in a moment"
+    )]
+    Dead,
+    /// Making an instance panicked.
+    #[error("making an instance failed inside this program")]
+    Panicked,
     /// The hand can't be provisioned.
     #[error(transparent)]
     Hand(#[from] HandError),
@@ -79,7 +113,17 @@ impl Leases {
         work: PathBuf,
         instances_max: usize,
     ) -> Self {
-        Self { database, log, nodes, registry, work, instances_max, slots: Mutex::default() }
+        Self {
+            database,
+            log,
+            nodes,
+            registry,
+            work,
+            instances_max,
+            slots: Mutex::default(),
+            making: TaskTracker::new(),
+            useless: Mutex::default(),
+        }
     }
 
     /// The live instance of `hand` for `session`, if there is one; provisions nothing.
@@ -89,21 +133,32 @@ impl Leases {
     }
 
     /// The live instance of `hand` for `session`, provisioned when there is none. What became of an earlier
-    /// one is written to the log and said in the note of the answer.
+    /// one is written to the log, and said in [`InUse::note`].
+    ///
+    /// Dropping the future calls off what it provisions, and leaves nothing half done.
     pub async fn acquire(
-        &self,
+        self: &Arc<Self>,
         session: SessionId,
         principal: &Principal,
         hand: &Arc<Registered>,
-    ) -> Result<(InUse, Option<&'static str>), LeaseError> {
-        let slot = self.slot_or_new(session, principal, hand)?;
-        let (in_use, note) = slot.acquire(self).await?;
-        Ok((in_use, note))
+    ) -> Result<InUse, LeaseError> {
+        let (slot, replaced) = self.slot_or_new(session, principal, hand)?;
+        let useless = self.useless().child_token();
+        let _given_up = useless.clone().drop_guard();
+        let leases = Arc::clone(self);
+        let making = self.making.spawn(async move {
+            if let Some(replaced) = replaced {
+                // Of a hand by the same name that was removed while a call was about to use it.
+                replaced.release_now(&leases).await?;
+            }
+            slot.acquire(&leases, &useless).await
+        });
+        making.await.unwrap_or(Err(LeaseError::Panicked))
     }
 
     /// Lets go of an instance that died under a call, or was fenced. Writes nothing to the log.
-    pub async fn drop_lost(&self, in_use: &InUse) -> Result<(), LeaseError> {
-        in_use.slot.forget(self, &in_use.instance).await
+    pub async fn drop_lost(&self, in_use: &InUse) {
+        in_use.slot.forget(self, &in_use.instance).await;
     }
 
     /// Releases the instance of `hand` for `session`, if this process holds one. Its work stays.
@@ -127,11 +182,16 @@ impl Leases {
 
     /// Releases everything, at shutdown or when a hand is removed.
     pub async fn release_all(&self, of: Option<&HandName>) {
-        for slot in self.all().into_iter().filter(|slot| of.is_none_or(|hand| *hand == slot.hand.name)) {
+        if of.is_none() {
+            self.make_useless();
+        }
+        let slots = self.all().into_iter().filter(|slot| of.is_none_or(|hand| *hand == slot.hand.name));
+        let released = slots.map(|slot| async move {
             if let Err(error) = slot.release_now(self).await {
                 tracing::warn!(session.id = %slot.session, hand.name = %slot.hand.name, error = %error, "an instance could not be released");
             }
-        }
+        });
+        join_all(released).await;
     }
 
     /// Releases everything of `session`, before it is archived or deleted.
@@ -142,25 +202,12 @@ impl Leases {
         Ok(())
     }
 
-    /// Removes what the hands of a deleted session kept on this machine.
-    pub fn remove_work(&self, session: SessionId) {
-        let work = self.work.join(session.to_string());
-        match std::fs::remove_dir_all(&work) {
-            Ok(()) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => {
-                tracing::warn!(session.id = %session, error = %error, "a deleted session's work could not be removed");
-            }
-        }
-    }
-
     /// Ends everything that this process holds after it was counted dead, without a word to the log: others
     /// have written what there was to write.
     pub async fn abandon(&self) {
-        for slot in self.all() {
-            slot.abandon().await;
-        }
-        self.slots().clear();
+        self.make_useless();
+        let slots: Vec<_> = self.slots().drain().map(|(_, slot)| slot).collect();
+        join_all(slots.iter().map(|slot| slot.abandon())).await;
     }
 
     /// The hands that `session` has alive in this process.
@@ -187,25 +234,36 @@ impl Leases {
         self.slots().get(&(session, hand.clone())).cloned()
     }
 
+    /// The slot, and the one that was in its place.
     fn slot_or_new(
         &self,
         session: SessionId,
         principal: &Principal,
         hand: &Arc<Registered>,
-    ) -> Result<Arc<Slot>, LeaseError> {
+    ) -> Result<(Arc<Slot>, Option<Arc<Slot>>), LeaseError> {
         let mut slots = self.slots();
         // A slot that holds nothing and that nobody waits for is only memory.
         slots.retain(|_, slot| slot.is_live() || Arc::strong_count(slot) > 1);
         let key = (session, hand.name.clone());
         if let Some(slot) = slots.get(&key).filter(|slot| Arc::ptr_eq(&slot.hand, hand)) {
-            return Ok(slot.clone());
+            return Ok((slot.clone(), None));
         }
-        if slots.values().filter(|slot| slot.principal == *principal).count() >= self.instances_max {
+        let others = slots.iter().filter(|(other, slot)| **other != key && slot.principal == *principal);
+        if others.count() >= self.instances_max {
             return Err(LeaseError::TooMany { limit: self.instances_max });
         }
         let slot = Arc::new(Slot::new(session, principal.clone(), hand.clone()));
-        slots.insert(key, slot.clone());
-        Ok(slot)
+        let replaced = slots.insert(key, slot.clone());
+        Ok((slot, replaced))
+    }
+
+    /// Calls off all makings of instances.
+    fn make_useless(&self) {
+        std::mem::take(&mut *self.useless()).cancel();
+    }
+
+    fn useless(&self) -> std::sync::MutexGuard<'_, CancellationToken> {
+        self.useless.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn slots(&self) -> std::sync::MutexGuard<'_, HashMap<(SessionId, HandName), Arc<Slot>>> {

@@ -7,6 +7,7 @@ pub mod clock;
 pub mod config;
 pub mod database;
 pub mod error;
+pub mod hand;
 pub mod leases;
 pub mod mcp;
 pub mod registry;

@@ -27,7 +27,7 @@ use serde_json::{Map, Value};
 
 use self::wire::Era;
 use crate::access::Principal;
-use crate::registry::HandName;
+use crate::hand::HandName;
 use crate::serve::Gateway;
 use crate::session::{By, SessionRef, Via};
 

@@ -4,70 +4,20 @@
 //! both is refused, naming both.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::str::FromStr;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use hands::{Hand, HandError, Tool};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 use sqlx::Row as _;
 use tokio::sync::watch;
 
 use crate::clock;
-use crate::config::{BadMount, HandConfig};
 use crate::database::{Database, DatabaseError};
+use crate::hand::{BadHandName, BadMount, HandConfig, HandName};
 
 /// Between a hand's name and its tool's.
 pub const SEPARATOR: &str = "__";
-/// Longest name of a hand, in characters.
-const HAND_NAME_MAX: usize = 24;
-/// Longest name of a tool with its hand's in front: clients put `mcp__manyhands__` before it and rewrite
-/// what is over 64.
-pub const TOOL_NAME_MAX: usize = 48;
-
-/// Names a hand: `^[a-z][a-z0-9-]{0,23}$`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct HandName(String);
-
-impl HandName {
-    /// The name.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl FromStr for HandName {
-    type Err = RegistryError;
-
-    fn from_str(name: &str) -> Result<Self, RegistryError> {
-        let good = name.len() <= HAND_NAME_MAX
-            && name.starts_with(|c: char| c.is_ascii_lowercase())
-            && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
-        if good { Ok(Self(name.to_owned())) } else { Err(RegistryError::BadName(name.to_owned())) }
-    }
-}
-
-impl TryFrom<String> for HandName {
-    type Error = RegistryError;
-
-    fn try_from(name: String) -> Result<Self, RegistryError> {
-        name.parse()
-    }
-}
-
-impl From<HandName> for String {
-    fn from(name: HandName) -> String {
-        name.0
-    }
-}
-
-impl fmt::Display for HandName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 /// Where a hand was registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -127,10 +77,8 @@ pub struct Registry {
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
     /// The name breaks the rule.
-    #[error(
-        "{0:?} is no name for a hand: use 1 to {HAND_NAME_MAX} of a-z, 0-9 and '-', beginning with a letter"
-    )]
-    BadName(String),
+    #[error(transparent)]
+    BadName(#[from] BadHandName),
     /// Somebody has the name.
     #[error("a hand named {name} exists already ({}): remove that one, or choose another name", origin_text(*.origin))]
     Exists {
@@ -139,11 +87,17 @@ pub enum RegistryError {
         /// Where it stands.
         origin: Origin,
     },
+    /// A hand of the file and an added one have one name.
+    #[error(
+        "two hands are named {0}, one in manyhands.toml (or the default) and one added with `manyhands hand add`: \
+         give the one in manyhands.toml another name"
+    )]
+    Twice(HandName),
     /// Nobody has the name.
     #[error("no hand named {0}: `manyhands hand list` shows them")]
     Unknown(String),
     /// A hand of the file is not for the command line to change.
-    #[error("the hand {0} stands in manyhands.toml: change it there and restart")]
+    #[error("the hand {0} stands in manyhands.toml, or is the default: change it there and restart")]
     ReadOnly(HandName),
     /// A mount can't be.
     #[error(transparent)]
@@ -172,7 +126,7 @@ fn origin_text(origin: Origin) -> &'static str {
 }
 
 impl Registry {
-    /// The hands of the file and those added before.
+    /// The hands of the file and those added before. One that can't be read is left out, for `remove` to clear.
     pub async fn open(
         database: Database,
         file: &BTreeMap<HandName, HandConfig>,
@@ -189,10 +143,18 @@ impl Registry {
         for row in rows {
             let name: String = row.try_get("name").map_err(DatabaseError::from)?;
             let config: String = row.try_get("config").map_err(DatabaseError::from)?;
-            let config = serde_json::from_str(&config).map_err(|_| RegistryError::Corrupt(name.clone()))?;
-            registry.put(&name.parse()?, &config, Origin::Added).await?;
+            match registry.put_stored(&name, &config).await {
+                Ok(()) => {}
+                Err(RegistryError::Exists { name, .. }) => return Err(RegistryError::Twice(name)),
+                Err(error) => tracing::error!(hand.name = name, error = %error, "a hand is left out"),
+            }
         }
         Ok(registry)
+    }
+
+    async fn put_stored(&self, name: &str, config: &str) -> Result<(), RegistryError> {
+        let config = serde_json::from_str(config).map_err(|_| RegistryError::Corrupt(name.to_owned()))?;
+        self.put(&name.parse()?, &config, Origin::Added).await.map(drop)
     }
 
     /// All hands, by name.
@@ -217,6 +179,9 @@ impl Registry {
 
     /// Adds a hand for good.
     pub async fn add(&self, name: &HandName, config: &HandConfig) -> Result<Arc<Registered>, RegistryError> {
+        match config {
+            HandConfig::Sandbox(settings) => settings.check_hosts()?,
+        }
         let added = self.put(name, config, Origin::Added).await?;
         let (key, text) = (name.to_string(), serde_json::to_string(config).unwrap_or_default());
         let stored = self
@@ -242,21 +207,25 @@ impl Registry {
 
     /// Removes a hand that was added. Its instances are the caller's to release.
     pub async fn remove(&self, name: &HandName) -> Result<(), RegistryError> {
-        if self.get(name.as_str())?.origin == Origin::File {
+        if self.hands().get(name).is_some_and(|hand| hand.origin == Origin::File) {
             return Err(RegistryError::ReadOnly(name.clone()));
         }
         let key = name.to_string();
-        self.database
+        let removed = self
+            .database
             .write(move |connection| {
                 Box::pin(async move {
-                    sqlx::query("delete from hand where name = $1")
+                    let done = sqlx::query("delete from hand where name = $1")
                         .bind(key)
                         .execute(&mut *connection)
                         .await?;
-                    Ok::<_, DatabaseError>(())
+                    Ok::<_, DatabaseError>(done.rows_affected())
                 })
             })
             .await?;
+        if removed == 0 {
+            return Err(RegistryError::Unknown(name.to_string()));
+        }
         self.forget(name);
         Ok(())
     }

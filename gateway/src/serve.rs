@@ -10,19 +10,21 @@ mod own;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use hands::sandbox::Sandbox;
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::net::TcpListener;
+use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::access::token::{TokenError, Tokens};
 use crate::calls::Calls;
-use crate::config::{Config, HandConfig};
+use crate::config::Config;
 use crate::database::{Database, DatabaseConfig, DatabaseError};
+use crate::hand::HandConfig;
 use crate::leases::node::{Me, Nodes};
 use crate::leases::{LeaseError, Leases};
 use crate::mcp::wire::host_origin::NotAPlace;
@@ -31,8 +33,11 @@ use crate::session::{SessionLimits, Sessions};
 
 pub use own::{OwnError, SOCKET_FILE, TOKEN_FILE, read_token};
 
-/// How long a clean end may take after running calls have been cancelled.
-const END_MAX: Duration = Duration::from_secs(20);
+/// How long cancelled calls may take to end at shutdown. A call that ignores everything takes the five seconds after
+/// which its whole sandbox is ended.
+const CANCEL_MAX: Duration = Duration::from_secs(10);
+/// How long each further step of a clean end may take: answers that are under way, instances, tasks, the database.
+const STEP_MAX: Duration = Duration::from_secs(5);
 
 /// How long the answers of calls that have ended may be on their way.
 const ANSWERS_MAX: Duration = Duration::from_secs(2);
@@ -72,9 +77,12 @@ pub struct Gateway {
     database: Database,
     /// Fires when running calls have had their time.
     hurry: CancellationToken,
+    drained: OnceCell<()>,
     /// Fires last: until then this process shows signs of life.
     gone: CancellationToken,
     own: own::Own,
+    /// Where HTTP is served, when it is.
+    address: OnceLock<SocketAddr>,
 }
 
 /// Why the gateway is not there.
@@ -149,7 +157,9 @@ impl Gateway {
         leases.reap().await?;
         leases.settle().await?;
         let hurry = CancellationToken::new();
-        let calls = Calls::new(sessions.clone(), leases.clone(), config.limits.running_calls, hurry.clone());
+        let log = Arc::new(sessions.log().clone());
+        let running_max = config.limits.running_calls;
+        let calls = Calls::new(sessions.clone(), log, leases.clone(), running_max, hurry.clone());
         let tokens = Tokens::new(database.clone());
         own.owner_token(&tokens).await?;
         let gateway = Arc::new(Self {
@@ -166,21 +176,39 @@ impl Gateway {
             nodes,
             database,
             hurry,
+            drained: OnceCell::new(),
             gone: CancellationToken::new(),
             own,
+            address: OnceLock::new(),
         });
         background::start(&gateway);
         Ok(gateway)
     }
 
-    /// Takes no more calls; running ones get [`Config::drain_s`], then are cancelled. Then hangs up.
+    /// Answers commands of this machine on the socket, until it closes.
+    pub fn answer_commands(self: &Arc<Self>) -> Result<(), ServeError> {
+        let listener = self.own.socket()?;
+        self.tasks.spawn(control::serve(listener, self.clone()));
+        Ok(())
+    }
+
+    /// Where HTTP is served, when it is.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address.get().copied()
+    }
+
+    /// Takes no more calls; running ones get [`Config::drain_s`], then are cancelled. Then hangs up. Once, whoever
+    /// asks again.
     async fn drain(&self) {
-        self.end_calls().await;
-        self.requests.close();
-        if tokio::time::timeout(ANSWERS_MAX, self.requests.wait()).await.is_err() {
-            tracing::warn!(requests = self.requests.len(), "some answers were not fetched in time");
-        }
-        self.hung_up.cancel();
+        let drain = async {
+            self.end_calls().await;
+            self.requests.close();
+            if tokio::time::timeout(ANSWERS_MAX, self.requests.wait()).await.is_err() {
+                tracing::warn!(requests = self.requests.len(), "some answers were not fetched in time");
+            }
+            self.hung_up.cancel();
+        };
+        self.drained.get_or_init(|| drain).await;
     }
 
     async fn end_calls(&self) {
@@ -190,7 +218,7 @@ impl Gateway {
         }
         tracing::info!(calls = self.calls.running(), "running calls are being cancelled");
         self.hurry.cancel();
-        if tokio::time::timeout(END_MAX, self.calls.drained()).await.is_err() {
+        if tokio::time::timeout(CANCEL_MAX, self.calls.drained()).await.is_err() {
             tracing::warn!(
                 calls = self.calls.running(),
                 "calls did not end in time; the next start settles them"
@@ -198,19 +226,30 @@ impl Gateway {
         }
     }
 
-    /// Ends everything: calls, streams, instances, this process's part of the database.
+    /// Ends everything: calls, streams, instances, this process's part of the database. Takes at most
+    /// [`Config::drain_s`], the time for cancelled calls to end, and five seconds for each step that hangs.
     pub async fn shutdown(&self) {
         self.closing.cancel();
         self.drain().await;
-        self.leases.release_all(None).await;
+        step("releasing instances", self.leases.release_all(None)).await;
         self.gone.cancel();
         self.tasks.close();
-        let _ = tokio::time::timeout(END_MAX, self.tasks.wait()).await;
-        if let Err(error) = self.nodes.leave().await {
-            tracing::warn!(error = %error, "this process could not be signed off");
-        }
-        self.database.close().await;
+        step("ending what runs beside requests", self.tasks.wait()).await;
+        step("signing off", async {
+            if let Err(error) = self.nodes.leave().await {
+                tracing::warn!(error = %error, "this process could not be signed off");
+            }
+        })
+        .await;
+        step("closing the database", self.database.close()).await;
         self.own.leave();
+    }
+}
+
+/// One step of a clean end. One that hangs is left behind, for the next start to clear up.
+async fn step(doing: &'static str, work: impl Future<Output = ()>) {
+    if tokio::time::timeout(STEP_MAX, work).await.is_err() {
+        tracing::warn!(doing, "a step of the shutdown took too long and is left behind");
     }
 }
 
@@ -218,7 +257,6 @@ impl Gateway {
 pub struct Server {
     gateway: Arc<Gateway>,
     listener: TcpListener,
-    control: tokio::net::UnixListener,
     router: axum::Router,
     address: SocketAddr,
 }
@@ -231,12 +269,21 @@ impl Server {
             return Err(ServeError::OpenToAll(address));
         }
         let listen = |source| ServeError::Listen { address, source };
-        let listener = TcpListener::bind(address).await.map_err(listen)?;
+        let listener = match TcpListener::bind(address).await {
+            Ok(listener) => listener,
+            // Most often it is this gateway, started twice.
+            Err(source) => return Err(own::taken(&config.data).map_or_else(|| listen(source), Into::into)),
+        };
         let address = listener.local_addr().map_err(listen)?;
+        let settings = http::settings(&config, address)?;
         let gateway = Gateway::open(config).await?;
-        let control = gateway.own.socket()?;
-        let router = http::router(gateway.clone(), auth, address)?;
-        Ok(Self { gateway, listener, control, router, address })
+        let _ = gateway.address.set(address);
+        if let Err(error) = gateway.answer_commands() {
+            gateway.shutdown().await;
+            return Err(error);
+        }
+        let router = http::router(gateway.clone(), auth, settings);
+        Ok(Self { gateway, listener, router, address })
     }
 
     /// Where it listens.
@@ -251,12 +298,14 @@ impl Server {
 
     /// Serves until `stop` fires, then ends everything.
     pub async fn run(self, stop: CancellationToken) -> Result<(), ServeError> {
-        let Self { gateway, listener, control, router, .. } = self;
+        let Self { gateway, listener, router, .. } = self;
         let closing = gateway.closing.clone();
         let stopped = async {
             stop.cancelled().await;
             closing.cancel();
             gateway.drain().await;
+            // A client that never reads its answer, or never ends its request, keeps nobody from the end.
+            tokio::time::sleep(STEP_MAX).await;
         };
         let http = async {
             let served = http::serve(listener, router, closing.clone()).await;
@@ -264,7 +313,10 @@ impl Server {
             stop.cancel();
             served
         };
-        let (served, (), ()) = tokio::join!(http, control::serve(control, gateway.clone()), stopped);
+        let served = tokio::select! {
+            served = http => served,
+            () = stopped => Ok(()),
+        };
         gateway.shutdown().await;
         served.map_err(ServeError::Serving)
     }

@@ -42,6 +42,7 @@ use tokio_util::task::TaskTracker;
 
 pub use self::copy::{CopyError, pack, unpack};
 pub use self::doctor::{Finding, State, inspect};
+pub use self::refusal::may_mount_at;
 
 use self::cgroup::Hierarchies;
 use self::instance::Instance;
@@ -54,9 +55,9 @@ pub const WORKSPACE: &str = "/workspace";
 /// Most mounts that a tool's description names: clients cut it off at 2 KB.
 const MOST_NAMED: usize = 12;
 /// Places that a mount can't take: the sandbox has something of its own there.
-const TAKEN: [&str; 7] = ["/", WORKSPACE, "/tmp", "/etc", "/run", "/var", init::PROGRAM];
+const TAKEN: [&str; 6] = ["/", WORKSPACE, "/etc", "/run", "/var", init::PROGRAM];
 /// Places that nothing can be mounted below, either.
-const SYSTEM: [&str; 7] = ["/usr", "/proc", "/dev", "/bin", "/sbin", "/lib", "/lib64"];
+const SYSTEM: [&str; 9] = ["/usr", "/proc", "/sys", "/dev", "/tmp", "/bin", "/sbin", "/lib", "/lib64"];
 
 /// What a sandbox is made of.
 #[derive(Clone, Debug)]

@@ -281,4 +281,5 @@ async fn a_wrong_argument_is_answered_with_what_is_right() {
         assert_eq!(seen.ending, Ending::Error, "{tool} {arguments}");
         assert!(seen.text.contains(hint), "{tool} {arguments}: {}", seen.text);
     }
+    rig.hand.shutdown().await;
 }

@@ -3,8 +3,10 @@
 mod access;
 mod clients;
 mod conformance;
+mod crash;
 mod database;
 mod hand;
+mod leases;
 mod log;
 mod mcp;
 mod sandbox;

@@ -47,6 +47,7 @@ async fn nothing_of_this_machine_shows_but_its_programs() {
     }
     let leaked = rig.bash(&format!("cat {}", secret.display())).await;
     assert!(leaked.text.contains("No such file"), "{}", leaked.text);
+    rig.hand.shutdown().await;
 }
 
 #[tokio::test]
@@ -74,6 +75,7 @@ async fn there_is_no_network_no_privilege_and_no_new_namespace() {
     }
     let processes = rig.prints("ps -e -o comm= > /tmp/ps; sort -u /tmp/ps | tr '\\n' ' '").await;
     assert_eq!(processes, "bash manyhands ps", "processes of the machine show");
+    rig.hand.shutdown().await;
 }
 
 /// Each denied call is really made, with arguments that would do no harm if it were let through.
@@ -119,6 +121,7 @@ async fn every_denied_system_call_is_denied() {
     // The same way of asking sees calls that are allowed.
     let allowed = rig.prints(&format!("perl -e 'print syscall({}, 0)'", getppid())).await;
     assert!(allowed.parse::<u32>().is_ok_and(|parent| parent > 1), "{allowed}");
+    rig.hand.shutdown().await;
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -201,6 +204,7 @@ async fn what_programs_need_works() {
         let seen = text.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
         assert!(seen.starts_with(expected), "{command}: {text}");
     }
+    rig.hand.shutdown().await;
 }
 
 #[tokio::test]
@@ -245,6 +249,7 @@ async fn work_of_another_user_is_given_to_the_sandbox() {
     let passwd = fs::metadata("/etc/passwd").unwrap().uid();
     assert_eq!(rig.prints("echo more >> deep/er/file; cat deep/er/file").await, "restoredmore");
     assert_eq!(fs::metadata("/etc/passwd").unwrap().uid(), passwd, "a link was followed");
+    rig.hand.shutdown().await;
 }
 
 /// A folder of somebody on this machine: of root's neighbour when we are root, of ourselves otherwise.
@@ -303,6 +308,7 @@ async fn a_missing_mount_is_one_clear_sentence() {
     let error = rig.hand.provision(&rig.lease).await.unwrap_err().to_string();
     assert!(error.contains("/nowhere"), "{error}");
     assert!(!error.contains('\n'), "{error}");
+    rig.hand.shutdown().await;
 }
 
 #[tokio::test]

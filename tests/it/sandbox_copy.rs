@@ -124,6 +124,7 @@ print "\0" x 1024;
             _ => assert!(unpacked.is_err(), "{kind}"),
         }
     }
+    rig.hand.shutdown().await;
 }
 
 #[tokio::test]
@@ -170,4 +171,5 @@ async fn doctor_and_the_first_call_say_the_same_about_a_lack() {
             .iter()
             .any(|finding| finding.subject == "disk" && finding.state == State::Missing)
     );
+    rig.hand.shutdown().await;
 }

@@ -41,6 +41,21 @@ pub(crate) struct Rig {
     pub(crate) folder: TempDir,
 }
 
+impl Drop for Rig {
+    /// Leaves no process of a failed test; one that passes shuts its hand down.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let (hand, instance) = (Arc::clone(&self.hand), self.lease.instance.clone());
+        let reaping = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let _ = runtime.block_on(hand.reap(&[instance]));
+        });
+        let _ = reaping.join();
+    }
+}
+
 /// What a call gave back, for assertions.
 #[derive(Debug)]
 pub(crate) struct Seen {

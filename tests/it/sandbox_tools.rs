@@ -23,6 +23,7 @@ async fn bash_takes_input_folder_and_merges_output_in_order() {
     assert_eq!(rig.prints("for i in 1 2; do echo o$i; echo e$i >&2; done").await, "o1\ne1\no2\ne2");
     rig.prints("mkdir sub").await;
     assert_eq!(rig.call("bash", json!({"command": "pwd", "cwd": "sub"})).await.text, "/workspace/sub\n");
+    rig.hand.shutdown().await;
 }
 
 #[tokio::test]
@@ -43,6 +44,7 @@ async fn bytes_that_are_not_utf8_are_shown_and_noted() {
     assert_eq!(read.text, "a\u{fffd}\n[bytes that are not UTF-8 are shown as \u{fffd}]");
     let edited = rig.call("edit", json!({"path": "odd", "old": "a", "new": "b"})).await;
     assert!(edited.text.contains("not UTF-8"), "{}", edited.text);
+    rig.hand.shutdown().await;
 }
 
 #[tokio::test]
@@ -86,6 +88,7 @@ async fn read_shows_slices_images_and_says_what_it_cannot() {
         let expected = base64::engine::general_purpose::STANDARD.decode(bytes).unwrap();
         assert_eq!(outcome.content, [Content::Image { data: expected.into(), mime }]);
     }
+    rig.hand.shutdown().await;
 }
 
 #[tokio::test]
@@ -129,6 +132,7 @@ async fn write_is_whole_and_stays_inside() {
     assert_eq!(write(odd, odd).await.ending, Ending::Ok);
     assert_eq!(rig.call("read", json!({"path": odd})).await.text, odd);
     assert_eq!(rig.prints("ls owned 2>&1 | grep -c 'No such'").await, "1");
+    rig.hand.shutdown().await;
 }
 
 #[tokio::test]
@@ -155,6 +159,7 @@ async fn edit_replaces_exactly_what_it_is_told() {
     assert!(outside.text.contains("can't be written"), "{}", outside.text);
     let missing = rig.call("edit", json!({"path": "none", "old": "a", "new": "b"})).await;
     assert!(missing.text.contains("does not exist"), "{}", missing.text);
+    rig.hand.shutdown().await;
 }
 
 #[tokio::test]
@@ -178,6 +183,7 @@ async fn glob_finds_the_newest_first() {
     rig.prints("mkdir many; cd many; touch $(seq 1500)").await;
     let many = rig.call("glob", json!({"pattern": "many/*"})).await;
     assert!(many.text.ends_with("[500 more; narrow the pattern]"), "{}", many.text);
+    rig.hand.shutdown().await;
 }
 
 #[tokio::test]
@@ -204,4 +210,5 @@ async fn grep_finds_lines_files_and_counts() {
     rig.prints("yes 'a long line to be found' | head -c 3000000 > big").await;
     let big = rig.call("grep", json!({"pattern": "found"})).await;
     assert!(big.text.ends_with("[more than 1 MiB found; narrow the search]"));
+    rig.hand.shutdown().await;
 }

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 const START_LIMIT: Duration = Duration::from_secs(30);
 
 /// How long a clean shutdown may take before the process is killed.
-const STOP_LIMIT: Duration = Duration::from_secs(20);
+const STOP_LIMIT: Duration = Duration::from_secs(45);
 
 /// Line 1 of the gateway's standard output begins so; its address follows.
 const LISTENING: &str = "listening on ";
@@ -147,7 +147,16 @@ impl Gateway {
         Ok(())
     }
 
-    /// A clean shutdown; fails when it takes longer than 20 s or ends with another code than 0.
+    /// Waits for an end that was asked for by a signal. Its exit code, none when a signal ended it; fails when it
+    /// takes longer than `limit`.
+    pub fn wait(&mut self, limit: Duration) -> Result<Option<i32>> {
+        match wait(&mut self.child, limit)? {
+            Some(status) => Ok(status.code()),
+            None => bail!("the gateway did not end within {limit:?}:\n{}", self.stderr()),
+        }
+    }
+
+    /// A clean shutdown; fails when it takes longer than 45 s or ends with another code than 0.
     pub fn stop(&mut self) -> Result<()> {
         self.signal(Signal::TERM)?;
         match wait(&mut self.child, STOP_LIMIT)? {

@@ -1,19 +1,20 @@
 //! The steps of one call: ask, provision, start, execute, settle.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use hands::{Call, CallContext, Content, Ending, HandError, Outcome, Progress};
 use jiff::SignedDuration;
 use tokio::sync::broadcast;
 
-use super::answer::{Replayed, Shaped, outcome_of, shape};
+use super::record::{Ended, may_pass};
 use super::{Answer, CallError, Inner, Running};
 use crate::clock;
-use crate::leases::{InUse, LeaseError};
-use crate::session::{
-    At, Body, CallKey, CallOutcome, EventId, EventLog as _, HandRef, LogError, NewEvent, Seq, Work,
-};
+use crate::error;
+use crate::leases::InUse;
+use crate::session::{At, Body, CallKey, CallOutcome, EventId, HandRef, LogError, NewEvent};
 
 /// How long the outcome of a re-sent call is replayed after it. (Design 2.2: 10 minutes.)
 const RESEND_GUARD: SignedDuration = SignedDuration::from_mins(10);
@@ -21,15 +22,13 @@ const RESEND_GUARD: SignedDuration = SignedDuration::from_mins(10);
 const ELSEWHERE_POLL: Duration = Duration::from_millis(250);
 /// How often a start is tried again when its lease changes hands.
 const START_TRIES: usize = 3;
-/// Waits between attempts to write an outcome. The asker hears of the failure after the first few.
-const RECORD_RETRY: [Duration; 3] =
-    [Duration::from_millis(100), Duration::from_millis(500), Duration::from_secs(2)];
+/// How often it is asked whether a start stands in the log whose writing failed.
+const UNSURE_POLL: Duration = Duration::from_secs(1);
 
 /// A call that may touch its hand now.
 struct Started {
     tool_use_id: EventId,
     in_use: InUse,
-    note: Option<&'static str>,
 }
 
 /// A call on its way to the hand.
@@ -49,35 +48,44 @@ impl Progress for Sink {
 }
 
 impl Inner {
-    /// Drives a call to its end and tells everybody who asked.
+    /// Drives a call to its end and tells everybody who asked, whatever happens to it.
     pub(super) async fn drive(&self, running: &Running) {
-        let end = self.run(running).await;
+        let mut end = AssertUnwindSafe(self.run(running)).catch_unwind().await;
+        if let (Err(_), Some(tool_use_id)) = (&end, running.tool_use_id.get()) {
+            let ended = Ended::unseen(*tool_use_id, CallOutcome::Unknown, PANICKED, None);
+            end = AssertUnwindSafe(self.record(running, ended)).catch_unwind().await;
+        }
+        let end = end.unwrap_or(Err(CallError::Panicked));
         if let Err(error) = &end {
             let ask = &running.ask;
             tracing::warn!(session.id = %ask.session, hand.name = %ask.hand.name, tool = ask.tool.name, error = %error, "a call has no answer");
         }
-        running.ended.send_replace(Some(end.map(Arc::new)));
+        running.tell(end);
     }
 
     async fn run(&self, running: &Running) -> Result<Answer, CallError> {
         if let Some(answer) = self.earlier(running).await? {
             return Ok(answer);
         }
-        let started = match self.start(running).await {
+        self.room.check(&self.sessions, &running.ask.principal).await?;
+        let tool_use = asked(running);
+        let tool_use_id = tool_use.id;
+        let _ = running.tool_use_id.set(tool_use_id);
+        let started = match self.start(running, tool_use).await {
             Ok(Start::Started(started)) => started,
             Ok(Start::Refused(answer)) => return Ok(answer),
-            // Another process took the same key between our look and our append.
-            Err(CallError::Log(error)) if matches!(*error, LogError::KeyTaken) => {
-                return self.earlier(running).await?.ok_or(CallError::Log(error));
-            }
+            Err(CallError::Log(error)) => return self.not_started(running, tool_use_id, error).await,
             Err(error) => return Err(error),
         };
+        let end = AssertUnwindSafe(self.execute(running, &started.in_use)).catch_unwind().await;
+        self.settle(running, *started, end.ok()).await
+    }
+
+    async fn execute(&self, running: &Running, in_use: &InUse) -> Result<Outcome, HandError> {
         let call = Call { tool: running.ask.tool.name.clone(), arguments: running.ask.arguments.clone() };
         let context =
             CallContext { cancel: running.cancel.clone(), progress: Arc::new(Sink(running.output.clone())) };
-        let hand = &running.ask.hand.hand;
-        let end = hand.execute(&started.in_use.instance.handle, &call, context).await;
-        self.settle(running, *started, end).await
+        running.ask.hand.hand.execute(&in_use.instance.handle, &call, context).await
     }
 
     /// The answer of the call that this one repeats, waited for when it still runs elsewhere.
@@ -108,151 +116,126 @@ impl Inner {
         }
     }
 
-    async fn start(&self, running: &Running) -> Result<Start, CallError> {
+    async fn start(&self, running: &Running, tool_use: NewEvent) -> Result<Start, CallError> {
         let ask = &running.ask;
-        self.sessions.check_room(&ask.principal).await?;
-        let used = asked(running);
-        let tool_use_id = used.id;
+        let tool_use_id = tool_use.id;
         if let Some(in_use) = self.leases.warm(ask.session, &ask.hand) {
-            let events = [used.clone(), call_started(running, tool_use_id, &in_use)];
+            let events = [tool_use.clone(), call_started(running, tool_use_id, &in_use)];
             let at = At::Held(vec![in_use.instance.held.clone()]);
-            match self.sessions.log().append(ask.session, at, &events).await {
-                Ok(_) => return Ok(Start::Started(Box::new(Started { tool_use_id, in_use, note: None }))),
-                Err(LogError::Fenced(_)) => self.let_go(&in_use).await?,
+            match self.log.append(ask.session, at, &events).await {
+                Ok(_) => return Ok(Start::Started(Box::new(Started { tool_use_id, in_use }))),
+                Err(LogError::Fenced(_)) => self.leases.drop_lost(&in_use).await,
                 Err(error) => return Err(error.into()),
             }
         }
-        self.sessions.log().append(ask.session, At::End, &[used]).await?;
+        self.log.append(ask.session, At::End, &[tool_use]).await?;
         for _ in 0..START_TRIES {
             let acquired = tokio::select! {
                 acquired = self.leases.acquire(ask.session, &ask.principal, &ask.hand) => acquired,
                 () = running.cancel.cancelled() => {
                     let text = "Cancelled before it started: the call did not run.";
                     let outcome = Outcome { ending: Ending::Cancelled, content: vec![Content::Text(text.into())] };
-                    return self.record(running, tool_use_id, outcome, None, None).await.map(Start::Refused);
+                    return self.refuse(running, tool_use_id, outcome).await;
                 }
             };
-            let (in_use, note) = match acquired {
+            let in_use = match acquired {
                 Ok(acquired) => acquired,
                 Err(error) => {
-                    let outcome = Outcome::error(format!("{error}. The call did not run."));
-                    return self.record(running, tool_use_id, outcome, None, None).await.map(Start::Refused);
+                    let outcome = Outcome::error(format!("{}. The call did not run.", error::say(&error)));
+                    return self.refuse(running, tool_use_id, outcome).await;
                 }
             };
             let at = At::Held(vec![in_use.instance.held.clone()]);
             let event = call_started(running, tool_use_id, &in_use);
-            match self.sessions.log().append(ask.session, at, &[event]).await {
-                Ok(_) => return Ok(Start::Started(Box::new(Started { tool_use_id, in_use, note }))),
-                Err(LogError::Fenced(_)) => self.let_go(&in_use).await?,
+            match self.log.append(ask.session, at, &[event]).await {
+                Ok(_) => return Ok(Start::Started(Box::new(Started { tool_use_id, in_use }))),
+                Err(LogError::Fenced(_)) => self.leases.drop_lost(&in_use).await,
                 Err(error) => return Err(error.into()),
             }
         }
         let outcome = Outcome::error("The hand is being taken over again and again. The call did not run.");
-        self.record(running, tool_use_id, outcome, None, None).await.map(Start::Refused)
+        self.refuse(running, tool_use_id, outcome).await
     }
 
-    async fn let_go(&self, in_use: &InUse) -> Result<(), CallError> {
-        self.leases.drop_lost(in_use).await.map_err(|error: LeaseError| CallError::Lease(Arc::new(error)))
-    }
-
-    async fn settle(
-        &self,
-        running: &Running,
-        started: Started,
-        end: Result<Outcome, HandError>,
-    ) -> Result<Answer, CallError> {
-        let Started { tool_use_id, in_use, note } = started;
-        match end {
-            Ok(outcome) => self.record(running, tool_use_id, outcome, note, None).await,
-            Err(HandError::Lost { may_have_run, why }) => {
-                let hand = in_use.instance.handle.instance.to_string();
-                self.let_go(&in_use).await?;
-                let text = lost_text(&why, if may_have_run { MAY_HAVE_RUN } else { DID_NOT_RUN });
-                let lost = Body::HandLost {
-                    hand: running.ask.hand.name.to_string(),
-                    instance: hand,
-                    work: Work::Kept,
-                };
-                let event = NewEvent::of(running.ask.by.clone(), &lost);
-                self.record(running, tool_use_id, Outcome::error(text), note, Some(event)).await
-            }
-            Err(error) => {
-                self.record(running, tool_use_id, Outcome::error(error.to_string()), note, None).await
-            }
-        }
-    }
-
-    /// Writes the outcome, with the death of the hand when that is what it is.
-    async fn record(
+    async fn refuse(
         &self,
         running: &Running,
         tool_use_id: EventId,
         outcome: Outcome,
-        note: Option<&str>,
-        lost: Option<NewEvent>,
+    ) -> Result<Start, CallError> {
+        self.record(running, Ended::of(tool_use_id, outcome, None)).await.map(Start::Refused)
+    }
+
+    /// The log refused the start, so that the hand was not touched.
+    async fn not_started(
+        &self,
+        running: &Running,
+        tool_use_id: EventId,
+        error: Arc<LogError>,
     ) -> Result<Answer, CallError> {
-        let ask = &running.ask;
-        let outcome_kind = if lost.is_some() { CallOutcome::Lost } else { outcome_of(outcome.ending) };
-        let Shaped { shown, logged, stored } = shape(outcome, note);
-        let output = match stored {
-            None => None,
-            Some(bytes) => {
-                let stored = self.sessions.outputs().store(ask.session, &bytes).await;
-                Some(stored.map_err(|error| CallError::Output(Arc::new(error)))?)
+        match &*error {
+            // Another process took the same key between our look and our append.
+            LogError::KeyTaken => self.earlier(running).await?.ok_or(CallError::Log(error)),
+            // This process was counted dead in between.
+            LogError::Settled => self.settled_before(running, tool_use_id).await,
+            _ if may_pass(&error) => {
+                running.tell(Err(CallError::Log(error.clone())));
+                self.settle_unsure(running, tool_use_id).await;
+                Err(CallError::Log(error))
             }
-        };
-        let result = Body::ToolResult {
-            tool_use_id,
-            content: logged,
-            output: output.clone(),
-            is_error: outcome_kind != CallOutcome::Ok,
-            outcome: outcome_kind,
-        };
-        let mut events = vec![NewEvent::of(ask.by.clone(), &result)];
-        let others = i64::from(lost.is_some());
-        events.extend(lost);
-        let last = match self.append_outcome(running, &events).await {
-            Ok(last) => last,
-            Err(LogError::Settled) => return self.already_settled(running, tool_use_id).await,
-            Err(error) => {
-                let ending = if outcome_kind == CallOutcome::Ok { "as asked" } else { "with an error" };
-                return Err(CallError::Unrecorded { ending, source: Arc::new(error) });
-            }
-        };
-        Ok(Answer {
-            session: ask.session,
-            seq: Seq(last.0 - others),
-            tool_use_id,
-            content: shown,
-            output,
-            outcome: outcome_kind,
-            replayed: Replayed::No,
-        })
-    }
-
-    async fn append_outcome(&self, running: &Running, events: &[NewEvent]) -> Result<Seq, LogError> {
-        for pause in RECORD_RETRY {
-            match self.sessions.log().append(running.ask.session, At::End, events).await {
-                Err(LogError::Database(error)) => {
-                    tracing::warn!(session.id = %running.ask.session, error = %error, "an outcome could not be written yet");
-                }
-                done => return done,
-            }
-            tokio::time::sleep(pause).await;
+            _ => Err(CallError::Log(error)),
         }
-        self.sessions.log().append(running.ask.session, At::End, events).await
     }
 
-    /// Somebody counted this process dead and settled the call: what stands in the log holds.
-    async fn already_settled(&self, running: &Running, tool_use_id: EventId) -> Result<Answer, CallError> {
-        tracing::warn!(session.id = %running.ask.session, tool_use.id = %tool_use_id, "a call was settled by another process: its outcome here is dropped");
-        let result = self.sessions.outcome(running.ask.session, tool_use_id).await?;
-        result.as_ref().and_then(Answer::replay).ok_or_else(|| LogError::Settled.into())
+    /// An append that failed may stand in the log all the same, or part of the call did before it. Then the call gets
+    /// its outcome as soon as the database answers.
+    async fn settle_unsure(&self, running: &Running, tool_use_id: EventId) {
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(UNSURE_POLL) => {}
+                () = self.closing.cancelled() => return,
+            }
+            let Ok(open) = self.sessions.is_open(running.ask.session, tool_use_id).await else { continue };
+            if open {
+                let text = "The log could not be written before the call started. The call did not run.";
+                let ended = Ended::unseen(tool_use_id, CallOutcome::Cancelled, text, None);
+                // It tells its own failure.
+                let _ = self.record(running, ended).await;
+            }
+            return;
+        }
+    }
+
+    /// `end` is none when this program failed under the call.
+    async fn settle(
+        &self,
+        running: &Running,
+        started: Started,
+        end: Option<Result<Outcome, HandError>>,
+    ) -> Result<Answer, CallError> {
+        let Started { tool_use_id, in_use } = started;
+        let ended = match end {
+            Some(Ok(outcome)) => Ended::of(tool_use_id, outcome, Some(in_use)),
+            Some(Err(HandError::Lost { may_have_run, why })) => {
+                let text = lost_text(&why, if may_have_run { MAY_HAVE_RUN } else { DID_NOT_RUN });
+                let dead = in_use.again();
+                let ended = Ended::unseen(tool_use_id, CallOutcome::Lost, text, Some(in_use));
+                let end = self.record(running, ended).await;
+                // After the log has it: until then the row tells the next start what to write.
+                self.leases.drop_lost(&dead).await;
+                return end;
+            }
+            Some(Err(error)) => Ended::of(tool_use_id, Outcome::error(error.to_string()), Some(in_use)),
+            None => Ended::unseen(tool_use_id, CallOutcome::Unknown, PANICKED, Some(in_use)),
+        };
+        self.record(running, ended).await
     }
 }
 
 const MAY_HAVE_RUN: &str = "The call may or may not have had its effect, and was not run again";
 const DID_NOT_RUN: &str = "The call did not run";
+const PANICKED: &str = "The gateway failed inside while it ran this call. Nobody can tell whether it had its effect: \
+     it was not run again. Look before you repeat it.";
 
 fn lost_text(why: &str, ran: &str) -> String {
     format!(

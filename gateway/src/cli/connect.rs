@@ -1,10 +1,13 @@
 //! `manyhands connect [claude|codex|gemini|json]`: a client's configuration, ready to paste.
 
-use clap::{Args, ValueEnum};
-use secrecy::{ExposeSecret as _, SecretString};
-use serde_json::json;
+use std::net::SocketAddr;
 
-use super::{Output, Setting, base_url};
+use clap::{Args, ValueEnum};
+use secrecy::ExposeSecret as _;
+use serde_json::{Value, json};
+
+use super::control::{Found, answering};
+use super::{Output, Setting, base_url, say};
 use crate::serve::{claude_line, read_token};
 use crate::session::SessionName;
 
@@ -30,41 +33,47 @@ enum Client {
     Json,
 }
 
-pub(super) fn run(setting: &Setting, options: &Options) -> anyhow::Result<()> {
-    let token = read_token(&setting.config.data).map_err(|error| {
-        anyhow::anyhow!("{error}; start the gateway once, it makes the owner's token (`manyhands`)")
-    })?;
+pub(super) async fn run(setting: &Setting, options: &Options) -> anyhow::Result<()> {
+    let token = read_token(&setting.config.data)?;
     let session = match &options.session {
         Some(session) => session.to_string(),
         None => folder_name(),
     };
-    let base = base_url(setting.config.listen);
+    let base = base_url(listening(setting).await?);
     let url = format!("{base}/mcp/sessions/{session}");
-    let json = servers(&url, &token);
+    let bearer = format!("Bearer {}", token.expose_secret());
+    let json = servers(&url, &bearer);
     if setting.output == Output::Json {
-        println!("{json}");
-        return Ok(());
+        return Ok(say(json)?);
     }
     match options.client {
         Client::Claude => {
-            println!("{}", claude_line(&base, &session, &token));
-            println!("\nor in .mcp.json:\n\n{json:#}");
+            say(claude_line(&base, &session, &token))?;
+            say(format_args!("\nor in .mcp.json:\n\n{json:#}"))?;
         }
-        Client::Codex => println!(
-            "In ~/.codex/config.toml:\n\n[mcp_servers.manyhands]\nurl = \"{url}\"\nhttp_headers = {{ Authorization = \"Bearer {}\" }}",
-            token.expose_secret()
-        ),
-        Client::Gemini => println!(
-            "gemini mcp add --transport http manyhands {url} --header \"Authorization: Bearer {}\"",
-            token.expose_secret()
-        ),
-        Client::Json => println!("{json:#}"),
+        Client::Codex => say(format_args!(
+            "In ~/.codex/config.toml:\n\n[mcp_servers.manyhands]\nurl = \"{url}\"\nhttp_headers = {{ Authorization = \
+             \"{bearer}\" }}"
+        ))?,
+        Client::Gemini => say(format_args!(
+            "gemini mcp add --transport http manyhands {url} --header \"Authorization: {bearer}\""
+        ))?,
+        Client::Json => say(format_args!("{json:#}"))?,
     }
     Ok(())
 }
 
-fn servers(url: &str, token: &SecretString) -> serde_json::Value {
-    let authorization = format!("Bearer {}", token.expose_secret());
+/// Where the running gateway listens; else where one would.
+async fn listening(setting: &Setting) -> anyhow::Result<SocketAddr> {
+    let about = match answering(&setting.config.data).await? {
+        Some(Found::There { about, .. }) => about,
+        _ => Value::Null,
+    };
+    let there = about["listen"].as_str().and_then(|listen| listen.parse().ok());
+    Ok(there.unwrap_or(setting.config.listen))
+}
+
+fn servers(url: &str, authorization: &str) -> Value {
     json!({"mcpServers": {"manyhands": {
         "type": "http", "url": url, "headers": {"Authorization": authorization},
     }}})

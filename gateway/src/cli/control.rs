@@ -1,7 +1,10 @@
 //! The owner of the data directory, wherever it is: another process behind its socket, or this one.
 
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use axum::body::Body;
@@ -14,8 +17,26 @@ use tokio::net::UnixStream;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tower::ServiceExt as _;
 
-use super::Setting;
-use crate::serve::{Gateway, SOCKET_FILE, control};
+use super::{Interrupted, Setting};
+use crate::config::Config;
+use crate::database::SQLITE_FILE;
+use crate::serve::{Gateway, OwnError, SOCKET_FILE, ServeError, control};
+
+/// How long a command waits for another one that has the data directory, and does not answer for it.
+const WAIT: Duration = Duration::from_secs(10);
+/// How often it looks.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// How a command uses the data directory when nobody owns it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stay {
+    /// It reads, and is done in a moment: what is not there is not made.
+    Read,
+    /// It is done in a moment: other commands wait for it.
+    Brief,
+    /// It may take long: meanwhile it answers other commands.
+    Long,
+}
 
 /// Whoever answers commands.
 pub(super) enum Owner {
@@ -25,14 +46,43 @@ pub(super) enum Owner {
     Here(Arc<Gateway>),
 }
 
+/// Reaches the owner, or becomes it when there is none, and works with it. Whatever ends the work, what it began
+/// is ended cleanly.
+pub(super) async fn with_owner<T>(
+    setting: &Setting,
+    stay: Stay,
+    work: impl AsyncFnOnce(&mut Owner) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let stop = super::serve::stop_on_signal(&setting.signals)?;
+    let mut owner = Owner::reach(setting, stay).await?;
+    let done = tokio::select! {
+        done = work(&mut owner) => done,
+        () = stop.cancelled() => Err(Interrupted.into()),
+    };
+    owner.leave().await;
+    done
+}
+
 impl Owner {
-    /// Reaches the owner, or becomes it when there is none.
-    pub(super) async fn reach(setting: &Setting) -> anyhow::Result<Self> {
-        if let Some(stream) = socket(&setting.config.data).await {
-            let (sender, driver) = dial(stream).await?;
-            return Ok(Self::There { sender, _driver: driver });
+    async fn reach(setting: &Setting, stay: Stay) -> anyhow::Result<Self> {
+        let data = &setting.config.data;
+        let there = setting.config.database_url.is_some() || data.join(SQLITE_FILE).exists();
+        if stay == Stay::Read && !there {
+            bail!(
+                "there is no data in {} yet: start the gateway once (`manyhands`), or name another directory with \
+                 --data",
+                data.display()
+            );
         }
-        Ok(Self::Here(Gateway::open(setting.config.clone()).await?))
+        match find(&setting.config).await? {
+            Found::There { sender, driver, .. } => Ok(Self::There { sender, _driver: driver }),
+            Found::Here(gateway) => {
+                if stay == Stay::Long {
+                    gateway.answer_commands()?;
+                }
+                Ok(Self::Here(gateway))
+            }
+        }
     }
 
     /// Asks, and returns the answer as JSON. A refusal is an error in the owner's words.
@@ -64,6 +114,8 @@ impl Owner {
             .uri(path)
             .header(header::HOST, "manyhands")
             .header(header::CONTENT_TYPE, "application/json")
+            // Without it, no trailer is sent that says why a stream broke off.
+            .header(header::TE, "trailers")
             .body(body)?;
         self.request(request).await
     }
@@ -71,7 +123,16 @@ impl Owner {
     /// Sends a request as it is.
     pub(super) async fn request(&mut self, request: Request<Body>) -> anyhow::Result<Response<Body>> {
         Ok(match self {
-            Self::There { sender, .. } => sender.send_request(request).await?.map(Body::new),
+            Self::There { sender, .. } => {
+                // The connection is busy until the answer before has been read to its end.
+                let sent = async {
+                    sender.ready().await?;
+                    sender.send_request(request).await
+                };
+                sent.await
+                    .context("the manyhands that owns the data ended before it answered: try again")?
+                    .map(Body::new)
+            }
             Self::Here(gateway) => match control::router(gateway.clone()).oneshot(request).await {
                 Ok(response) => response,
                 Err(never) => match never {},
@@ -79,8 +140,7 @@ impl Owner {
         })
     }
 
-    /// Ends what this command began.
-    pub(super) async fn leave(self) {
+    async fn leave(self) {
         if let Self::Here(gateway) = self {
             gateway.shutdown().await;
         }
@@ -91,7 +151,7 @@ impl Owner {
 pub(super) type Driver = AbortOnDropHandle<()>;
 
 /// Begins to speak HTTP on a socket.
-pub(super) async fn dial(stream: UnixStream) -> anyhow::Result<(SendRequest<Body>, Driver)> {
+async fn dial(stream: UnixStream) -> anyhow::Result<(SendRequest<Body>, Driver)> {
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let driver = TaskTracker::new().spawn(async move {
         // What breaks the connection is told to whoever waits for an answer on it.
@@ -108,9 +168,70 @@ pub(super) fn refusal(bytes: &[u8]) -> String {
         .unwrap_or_else(|| String::from_utf8_lossy(bytes).trim().to_owned())
 }
 
-/// The owner's socket, if somebody listens there.
-pub(super) async fn socket(data: &Path) -> Option<UnixStream> {
-    UnixStream::connect(data.join(SOCKET_FILE)).await.ok()
+/// Who answers for a data directory.
+pub(super) enum Found {
+    /// Another process.
+    There {
+        /// Where to ask.
+        sender: SendRequest<Body>,
+        /// Holds the connection.
+        driver: Driver,
+        /// What it says of itself.
+        about: Value,
+    },
+    /// This process, which has opened it.
+    Here(Arc<Gateway>),
+}
+
+/// The owner of the data directory: whoever answers on its socket, else this process. Another command that has it
+/// for a moment is waited for.
+pub(super) async fn find(config: &Config) -> anyhow::Result<Found> {
+    let start = tokio::time::Instant::now();
+    loop {
+        if let Some(found) = answering(&config.data).await? {
+            return Ok(found);
+        }
+        match Gateway::open(config.clone()).await {
+            Ok(gateway) => return Ok(Found::Here(gateway)),
+            Err(ServeError::Own(OwnError::Taken { .. })) if start.elapsed() < WAIT => {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The process that answers on the socket of a data directory. One that is just going counts as gone.
+pub(super) async fn answering(data: &Path) -> anyhow::Result<Option<Found>> {
+    let path = data.join(SOCKET_FILE);
+    let stream = match UnixStream::connect(&path).await {
+        Ok(stream) => stream,
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            bail!(
+                "{} belongs to another user: run this as that user, or choose another directory with --data",
+                path.display()
+            )
+        }
+        Err(_) => return Ok(None),
+    };
+    let (mut sender, driver) = dial(stream).await?;
+    let request = Request::builder().uri("/about").header(header::HOST, "manyhands").body(Body::empty())?;
+    let Ok(response) = sender.send_request(request).await else { return not_us(&path) };
+    let Ok(body) = response.into_body().collect().await else { return not_us(&path) };
+    let about = serde_json::from_slice(&body.to_bytes()).unwrap_or_default();
+    Ok(Some(Found::There { sender, driver, about }))
+}
+
+/// Nobody who hung up is there, unless it hung up because of who we are.
+fn not_us(socket: &Path) -> anyhow::Result<Option<Found>> {
+    let me = rustix::process::geteuid();
+    match std::fs::metadata(socket) {
+        Ok(metadata) if !me.is_root() && metadata.uid() != me.as_raw() => bail!(
+            "the manyhands behind {} answers only the user that runs it: run this as that user",
+            socket.display()
+        ),
+        _ => Ok(None),
+    }
 }
 
 /// A path segment or query value, percent-encoded.

@@ -1,12 +1,12 @@
 //! `manyhands hand cp`: files and folders in and out of a hand's `/workspace`.
 
-use std::io::IsTerminal as _;
+use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use axum::body::Body;
 use clap::Args;
-use futures_util::TryStreamExt as _;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use hands::sandbox::{pack, unpack};
 use http::{Method, Request, header};
 use http_body_util::BodyExt as _;
@@ -14,7 +14,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio_util::io::{ReaderStream, SyncIoBridge};
 
 use super::control::{Owner, encoded, refusal};
-use super::{Output, Setting};
+use super::{Output, Setting, say};
 use crate::serve::control::ERROR_TRAILER;
 
 /// Bytes between the archive and the socket.
@@ -24,7 +24,7 @@ const PIPE_BYTES: usize = 256 << 10;
 pub(super) struct Options {
     /// From: a path here, or HAND:PATH
     source: String,
-    /// To: a path here that does not exist yet, or HAND:PATH; paths in a hand are below /workspace
+    /// To: a path here, or HAND:PATH. It must not exist yet; paths in a hand are below /workspace
     target: String,
     /// The session whose hand it is
     #[arg(long, value_name = "SESSION", default_value = "default")]
@@ -40,7 +40,7 @@ struct There<'a> {
 /// `HAND:PATH`. A path that begins with `/`, `.` or `~` is always one of this machine.
 fn there(text: &str) -> Option<There<'_>> {
     let (hand, path) = text.split_once(':')?;
-    hand.parse::<crate::registry::HandName>().is_ok().then_some(There { hand, path })
+    hand.parse::<crate::hand::HandName>().is_ok().then_some(There { hand, path })
 }
 
 pub(super) async fn run(setting: &Setting, owner: &mut Owner, options: &Options) -> anyhow::Result<()> {
@@ -52,8 +52,8 @@ pub(super) async fn run(setting: &Setting, owner: &mut Owner, options: &Options)
         _ => bail!("one of the two must be HAND:PATH and the other a path of this machine"),
     };
     match setting.output {
-        Output::Json => println!("{}", serde_json::json!({"bytes": moved})),
-        Output::Text => println!("copied {moved} bytes"),
+        Output::Json => say(serde_json::json!({"archive_bytes": moved}))?,
+        Output::Text => say(format_args!("copied {} to {}", options.source, options.target))?,
     }
     Ok(())
 }
@@ -74,20 +74,49 @@ async fn copy_in(owner: &mut Owner, source: &Path, target: &There<'_>, session: 
     });
     let mut progress = Progress::new();
     let counted = progress.counter();
-    let data = ReaderStream::new(theirs).inspect_ok(move |bytes| counted.add(bytes.len()));
+    let (tell, told) = tokio::sync::oneshot::channel();
+    // What could not be read breaks the stream off: one that merely ended would pass for a whole one.
+    let end = stream::once(async move {
+        match packed.await.map_err(anyhow::Error::from).and_then(|packed| Ok(packed?)) {
+            Ok(()) => None,
+            Err(error) => {
+                let _ = tell.send(error);
+                Some(Err(io::Error::from(io::ErrorKind::UnexpectedEof)))
+            }
+        }
+    });
+    let data = ReaderStream::new(theirs)
+        .inspect_ok(move |bytes| counted.add(bytes.len()))
+        .chain(end.filter_map(std::future::ready));
     let request = Request::builder()
         .method(Method::PUT)
         .uri(path_of(target, session))
         .header(header::HOST, "manyhands")
         .body(Body::from_stream(data))?;
+    let answered = answer(owner, request).await;
+    let read = progress.done();
+    match (answered, told.await) {
+        // Who refuses, stops reading, and then nothing more can be packed: the refusal is the reason.
+        (Err(refused), Ok(error)) if broke_off(&error) => Err(refused),
+        (_, Ok(error)) => Err(error),
+        (answered, Err(_)) => answered.map(|()| read),
+    }
+}
+
+fn broke_off(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    })
+}
+
+async fn answer(owner: &mut Owner, request: Request<Body>) -> anyhow::Result<()> {
     let response = owner.request(request).await?;
     let status = response.status();
     let bytes = response.into_body().collect().await?.to_bytes();
     if !status.is_success() {
         bail!("{}", refusal(&bytes));
     }
-    packed.await??;
-    Ok(progress.done())
+    Ok(())
 }
 
 /// Unpacks beside the target first, so that what broke off leaves nothing behind.
@@ -100,7 +129,11 @@ async fn copy_out(
     if std::fs::symlink_metadata(target).is_ok() {
         bail!("{} exists already: name something new", target.display());
     }
-    let beside = beside(target)?;
+    if let Some(folder) = target.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir())
+    {
+        bail!("there is no folder {}: make it first", folder.display());
+    }
+    let beside = Beside::of(target)?;
     let response = owner.send(Method::GET, &path_of(source, session), None).await?;
     let status = response.status();
     let mut body = response.into_body();
@@ -109,7 +142,7 @@ async fn copy_out(
     }
     let (mut ours, theirs) = tokio::io::duplex(PIPE_BYTES);
     let unpacked = tokio::task::spawn_blocking({
-        let beside = beside.clone();
+        let beside = beside.0.clone();
         move || unpack(SyncIoBridge::new(theirs), &beside)
     });
     let mut progress = Progress::new();
@@ -129,24 +162,28 @@ async fn copy_out(
     drop(ours);
     let unpacked = unpacked.await?;
     if let Some(sentence) = broken {
-        remove(&beside);
         bail!("{}", sentence.to_str().unwrap_or("the copy broke off"));
     }
-    if let Err(error) = unpacked {
-        remove(&beside);
-        return Err(error.into());
-    }
-    std::fs::rename(&beside, target).with_context(|| format!("{} can't be made", target.display()))?;
+    unpacked?;
+    std::fs::rename(&beside.0, target).with_context(|| format!("{} can't be made", target.display()))?;
     Ok(progress.done())
 }
 
-fn beside(target: &Path) -> anyhow::Result<PathBuf> {
-    let name = target.file_name().context("the target needs a name")?.to_string_lossy();
-    Ok(target.with_file_name(format!(".{name}.{}", std::process::id())))
+/// Where a copy goes before it has its name. What is still there at the end is removed, however it ended.
+struct Beside(PathBuf);
+
+impl Beside {
+    fn of(target: &Path) -> anyhow::Result<Self> {
+        let name = target.file_name().context("the target needs a name")?.to_string_lossy();
+        Ok(Self(target.with_file_name(format!(".{name}.{}", std::process::id()))))
+    }
 }
 
-fn remove(path: &Path) {
-    let _ = if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let _ =
+            if self.0.is_dir() { std::fs::remove_dir_all(&self.0) } else { std::fs::remove_file(&self.0) };
+    }
 }
 
 /// Says on a terminal how far it has come.

@@ -7,11 +7,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Setting, base_url, log_to_stderr};
+use super::{EXIT_INTERRUPTED, Setting, base_url, log_to_stderr, say};
 use crate::serve::{Auth, Server, claude_line};
-
-/// What a process ends with that SIGINT ended.
-const EXIT_INTERRUPTED: i32 = 130;
 
 #[derive(Args, Default)]
 pub(super) struct Options {
@@ -24,22 +21,24 @@ pub(super) struct Options {
 }
 
 pub(super) async fn run(setting: Setting, options: Options) -> anyhow::Result<()> {
-    log_to_stderr();
+    log_to_stderr(&setting.config);
     let mut config = setting.config;
     if let Some(listen) = options.listen {
         config.listen = listen;
     }
     let data = config.data.clone();
+    // Before anything is opened: an end that is asked for meanwhile is a clean one.
+    let stop = stop_on_signal(&setting.signals)?;
     let server = Server::bind(config, if options.no_auth { Auth::Off } else { Auth::Token }).await?;
     let base = base_url(server.address());
-    println!("listening on {base}");
-    println!("  data in {}", data.display());
-    println!(
-        "  add it to Claude Code with\n\n    {}\n",
-        claude_line(&base, "default", &server.owner_token()?)
-    );
-    println!("  other clients: manyhands connect codex|gemini|json");
-    server.run(stop_on_signal(&setting.signals)?).await?;
+    let line = claude_line(&base, "default", &server.owner_token()?);
+    // Whether anybody reads it or not, the gateway runs.
+    let _ = say(format_args!(
+        "listening on {base}\n  data in {}\n  add it to Claude Code with\n\n    {line}\n\n  other clients: manyhands \
+         connect codex|gemini|json",
+        data.display()
+    ));
+    server.run(stop).await?;
     Ok(())
 }
 
@@ -58,7 +57,7 @@ pub(super) fn stop_on_signal(tasks: &TaskTracker) -> anyhow::Result<Cancellation
             }
             fire.cancel();
             if interrupts > 1 {
-                std::process::exit(EXIT_INTERRUPTED);
+                std::process::exit(i32::from(EXIT_INTERRUPTED));
             }
         }
     });

@@ -1,5 +1,7 @@
 //! `manyhands session new|list|show|events|archive|delete`
 
+use std::io;
+
 use anyhow::bail;
 use axum::body::Body;
 use clap::{Args, Subcommand};
@@ -7,8 +9,8 @@ use http::{Method, Response};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 
-use super::control::{Owner, encoded, refusal};
-use super::{Output, Setting};
+use super::control::{Owner, Stay, encoded, refusal, with_owner};
+use super::{Interrupted, Output, Setting, say};
 
 #[derive(Subcommand)]
 pub(super) enum Command {
@@ -62,17 +64,17 @@ pub(super) struct Events {
     session: String,
     /// Only events behind this place
     #[arg(long, value_name = "N")]
-    after: Option<i64>,
+    after: Option<u32>,
     /// Only events ahead of this place
-    #[arg(long, value_name = "N")]
-    before: Option<i64>,
+    #[arg(long, value_name = "N", conflicts_with = "follow")]
+    before: Option<u32>,
     /// At most so many (1 to 1000) [default: 100]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: Option<u32>,
     /// Only this type; may be repeated
     #[arg(long = "type", value_name = "T")]
     types: Vec<String>,
-    /// Go on with what is appended, until interrupted
+    /// Go on with what is appended, until interrupted: behind --after everything, else the last --limit events first
     #[arg(long)]
     follow: bool,
     #[command(flatten)]
@@ -80,10 +82,17 @@ pub(super) struct Events {
 }
 
 pub(super) async fn run(setting: &Setting, command: Command) -> anyhow::Result<()> {
-    let mut owner = Owner::reach(setting).await?;
-    let done = ask(&mut owner, setting, command).await;
-    owner.leave().await;
-    done
+    let follows = matches!(&command, Command::Events(wanted) if wanted.follow);
+    let stay = match command {
+        Command::Events(_) if follows => Stay::Long,
+        Command::List { .. } | Command::Show { .. } | Command::Events(_) => Stay::Read,
+        Command::New { .. } | Command::Archive { .. } | Command::Delete { .. } => Stay::Brief,
+    };
+    match with_owner(setting, stay, async |owner| ask(owner, setting, command).await).await {
+        // That is how following ends.
+        Err(error) if follows && error.is::<Interrupted>() => Ok(()),
+        done => done,
+    }
 }
 
 async fn ask(owner: &mut Owner, setting: &Setting, command: Command) -> anyhow::Result<()> {
@@ -93,24 +102,24 @@ async fn ask(owner: &mut Owner, setting: &Setting, command: Command) -> anyhow::
     match command {
         Command::New { name, whose } => {
             let body = json!({"name": name, "principal": whose.principal});
-            show(setting, &owner.ask(Method::POST, "/sessions", Some(body)).await?);
+            show(setting, &owner.ask(Method::POST, "/sessions", Some(body)).await?)?;
         }
         Command::List { whose } => {
             let path = format!("/sessions?principal={}", encoded(&whose.principal));
             let sessions = owner.ask(Method::GET, &path, None).await?;
             match setting.output {
-                Output::Json => println!("{sessions}"),
-                Output::Text => sessions.as_array().into_iter().flatten().for_each(line),
+                Output::Json => say(sessions)?,
+                Output::Text => sessions.as_array().into_iter().flatten().try_for_each(line)?,
             }
         }
         Command::Show { session, whose } => {
-            show(setting, &owner.ask(Method::GET, &path(&session, &whose, ""), None).await?);
+            show(setting, &owner.ask(Method::GET, &path(&session, &whose, ""), None).await?)?;
         }
         Command::Archive { session, whose } => {
-            show(setting, &owner.ask(Method::POST, &path(&session, &whose, "/archive"), None).await?);
+            show(setting, &owner.ask(Method::POST, &path(&session, &whose, "/archive"), None).await?)?;
         }
         Command::Delete { session, whose } => {
-            show(setting, &owner.ask(Method::DELETE, &path(&session, &whose, ""), None).await?);
+            show(setting, &owner.ask(Method::DELETE, &path(&session, &whose, ""), None).await?)?;
         }
         Command::Events(wanted) => {
             let mut path = path(&wanted.session, &wanted.whose, "/events");
@@ -121,8 +130,8 @@ async fn ask(owner: &mut Owner, setting: &Setting, command: Command) -> anyhow::
             }
             let page = owner.ask(Method::GET, &path, None).await?;
             match setting.output {
-                Output::Json => println!("{page}"),
-                Output::Text => page["events"].as_array().into_iter().flatten().for_each(event),
+                Output::Json => say(page)?,
+                Output::Text => page["events"].as_array().into_iter().flatten().try_for_each(event)?,
             }
         }
     }
@@ -131,12 +140,14 @@ async fn ask(owner: &mut Owner, setting: &Setting, command: Command) -> anyhow::
 
 /// The rest of the query that asks for these events.
 fn query(wanted: &Events) -> String {
-    let numbers =
-        [("after", wanted.after), ("before", wanted.before), ("limit", wanted.limit.map(i64::from))];
+    let numbers = [("after", wanted.after), ("before", wanted.before), ("limit", wanted.limit)];
     let numbers = numbers.into_iter().filter_map(|(name, value)| Some(format!("&{name}={}", value?)));
     let types = (!wanted.types.is_empty()).then(|| format!("&type={}", encoded(&wanted.types.join(","))));
     numbers.chain(types).collect()
 }
+
+/// What a follower is told at the end.
+const GATEWAY_ENDED: &str = "the gateway has ended: go on with --after and the last number shown";
 
 /// Prints events as they come, until the gateway closes or somebody interrupts.
 async fn follow(setting: &Setting, response: Response<Body>) -> anyhow::Result<()> {
@@ -147,52 +158,48 @@ async fn follow(setting: &Setting, response: Response<Body>) -> anyhow::Result<(
     }
     let mut waiting = Vec::new();
     loop {
-        let frame = tokio::select! {
-            frame = body.frame() => frame,
-            _ = tokio::signal::ctrl_c() => return Ok(()),
-        };
-        let Some(frame) = frame else { return Ok(()) };
-        let Ok(data) = frame?.into_data() else { continue };
+        let Some(frame) = body.frame().await else { bail!(GATEWAY_ENDED) };
+        let Ok(frame) = frame else { bail!(GATEWAY_ENDED) };
+        let Ok(data) = frame.into_data() else { continue };
         waiting.extend_from_slice(&data);
         while let Some(end) = waiting.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = waiting.drain(..=end).collect();
             let shown: Value = serde_json::from_slice(&line)?;
             match (shown["error"].as_str(), setting.output) {
                 (Some(error), _) => bail!("{error}"),
-                (None, Output::Json) => println!("{shown}"),
-                (None, Output::Text) => event(&shown),
+                (None, Output::Json) => say(shown)?,
+                (None, Output::Text) => event(&shown)?,
             }
         }
     }
 }
 
-fn show(setting: &Setting, session: &Value) {
-    match setting.output {
-        Output::Json => println!("{session}"),
-        Output::Text => {
-            for (name, value) in
-                session.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null())
-            {
-                println!("{name:<12} {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned));
-            }
-        }
+fn show(setting: &Setting, session: &Value) -> io::Result<()> {
+    if setting.output == Output::Json {
+        return say(session);
     }
+    session.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()).try_for_each(
+        |(name, value)| {
+            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            say(format_args!("{name:<12} {value}"))
+        },
+    )
 }
 
-fn line(session: &Value) {
+fn line(session: &Value) -> io::Result<()> {
     let text = |name: &str| session[name].as_str().unwrap_or("-").to_owned();
-    println!(
+    say(format_args!(
         "{}  {:<24} {:<9} {:>8} events  {}",
         text("id"),
         text("name"),
         text("status"),
         session["last_seq"],
         text("updated_at")
-    );
+    ))
 }
 
 /// One event on one line, its longer parts cut.
-fn event(event: &Value) {
+fn event(event: &Value) -> io::Result<()> {
     const SHOWN: usize = 160;
     let mut fields = event.clone();
     if let Some(fields) = fields.as_object_mut() {
@@ -201,10 +208,10 @@ fn event(event: &Value) {
         }
     }
     let rest: String = fields.to_string().chars().take(SHOWN).collect();
-    println!(
+    say(format_args!(
         "{:>6} {} {:<20} {rest}",
         event["seq"],
         event["at"].as_str().unwrap_or_default(),
         event["type"].as_str().unwrap_or_default()
-    );
+    ))
 }

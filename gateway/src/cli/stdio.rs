@@ -5,14 +5,17 @@ use axum::body::Body;
 use clap::Args;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::BodyExt as _;
+use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
-use tokio::net::UnixStream;
 
-use super::control::{dial, encoded, refusal, socket};
+use super::control::{Found, encoded, find, refusal};
 use super::{Setting, log_to_stderr};
-use crate::serve::Gateway;
 use crate::serve::control::stdio::{PROTOCOL, serve};
 use crate::session::SessionRef;
+
+/// What a client is told whose owner went away under it.
+const OWNER_ENDED: &str =
+    "the manyhands that owns the data has ended: start this again, it then answers by itself";
 
 #[derive(Args)]
 pub(super) struct Options {
@@ -22,12 +25,24 @@ pub(super) struct Options {
 }
 
 pub(super) async fn run(setting: Setting, options: Options) -> anyhow::Result<()> {
-    log_to_stderr();
-    if let Some(stream) = socket(&setting.config.data).await {
-        return relay(stream, &options.session).await;
-    }
-    let gateway = Gateway::open(setting.config).await?;
+    log_to_stderr(&setting.config);
     let stop = super::serve::stop_on_signal(&setting.signals)?;
+    let gateway = match find(&setting.config).await? {
+        Found::There { sender, driver, .. } => {
+            let _driver = driver;
+            return tokio::select! {
+                done = relay(sender, &options.session) => done,
+                // The owner sees the end of this connection, and cancels what this client still waits for.
+                () = stop.cancelled() => Ok(()),
+            };
+        }
+        Found::Here(gateway) => gateway,
+    };
+    // Further clients and commands come in through this process.
+    if let Err(error) = gateway.answer_commands() {
+        gateway.shutdown().await;
+        return Err(error.into());
+    }
     tokio::select! {
         () = serve(&gateway, options.session, tokio::io::stdin(), tokio::io::stdout()) => {}
         () = stop.cancelled() => {}
@@ -37,8 +52,7 @@ pub(super) async fn run(setting: Setting, options: Options) -> anyhow::Result<()
 }
 
 /// Carries bytes between this process's streams and the owner.
-async fn relay(stream: UnixStream, session: &SessionRef) -> anyhow::Result<()> {
-    let (mut sender, _driver) = dial(stream).await?;
+async fn relay(mut sender: SendRequest<Body>, session: &SessionRef) -> anyhow::Result<()> {
     let request = Request::builder()
         .method(Method::GET)
         .uri(format!("/stdio?session={}", encoded(&session.to_string())))
@@ -46,7 +60,8 @@ async fn relay(stream: UnixStream, session: &SessionRef) -> anyhow::Result<()> {
         .header(header::UPGRADE, PROTOCOL)
         .header(header::CONNECTION, "upgrade")
         .body(Body::empty())?;
-    let response = sender.send_request(request).await?;
+    sender.ready().await.context(OWNER_ENDED)?;
+    let response = sender.send_request(request).await.context(OWNER_ENDED)?;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         let bytes = response.into_body().collect().await?.to_bytes();
         bail!("{}", refusal(&bytes));
@@ -62,8 +77,14 @@ async fn relay(stream: UnixStream, session: &SessionRef) -> anyhow::Result<()> {
     let mut sent = false;
     loop {
         tokio::select! {
-            done = &mut up, if !sent => { done?; sent = true; }
-            done = &mut down => { done?; return Ok(()); }
+            done = &mut up, if !sent => match done {
+                Ok(()) => sent = true,
+                Err(_) => bail!(OWNER_ENDED),
+            },
+            done = &mut down => match done {
+                Ok(_) if sent => return Ok(()),
+                Ok(_) | Err(_) => bail!(OWNER_ENDED),
+            },
         }
     }
 }

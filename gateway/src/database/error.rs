@@ -141,7 +141,7 @@ impl From<sqlx::Error> for DatabaseError {
             _ => {}
         }
         match code(&error) {
-            Some(Code::Sqlite(13) | Code::Postgres("53100")) => Self::Full,
+            Some(Code::SqliteShmSize | Code::Sqlite(13) | Code::Postgres("53100")) => Self::Full,
             Some(Code::Sqlite(8) | Code::Postgres("25006")) => Self::ReadOnly,
             Some(Code::Sqlite(5 | 6)) => Self::Locked,
             Some(Code::Postgres("57P01" | "57P02" | "57P03" | "53300")) => Self::Gone(Arc::new(error)),
@@ -150,10 +150,15 @@ impl From<sqlx::Error> for DatabaseError {
     }
 }
 
+/// `SQLITE_IOERR_SHMSIZE`.
+const SQLITE_IOERR_SHMSIZE: i32 = 4_874;
+
 /// A database's own name for an error.
 pub(super) enum Code<'a> {
     /// Primary result code: <https://sqlite.org/rescode.html>.
     Sqlite(i32),
+    /// There is no room on the disk for the write-ahead log's index: the only I/O error that says so.
+    SqliteShmSize,
     /// SQLSTATE: <https://www.postgresql.org/docs/15/errcodes-appendix.html>.
     Postgres(&'a str),
 }
@@ -166,6 +171,9 @@ pub(super) fn code(error: &sqlx::Error) -> Option<Code<'_>> {
     }
     error.try_downcast_ref::<SqliteError>()?;
     let extended: i32 = error.code()?.parse().ok()?;
+    if extended == SQLITE_IOERR_SHMSIZE {
+        return Some(Code::SqliteShmSize);
+    }
     Some(Code::Sqlite(extended & 0xff))
 }
 

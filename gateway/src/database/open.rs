@@ -1,6 +1,8 @@
 //! Opening: connections, settings read back, migrations.
 
 use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -30,6 +32,26 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct Sqlite {
     pub(super) reader: AnyPool,
     pub(super) writer: AnyConnection,
+    pub(super) file: SqliteFile,
+}
+
+/// A file that can be opened for writing, again and again.
+pub(super) struct SqliteFile {
+    path: PathBuf,
+    options: AnyConnectOptions,
+}
+
+impl SqliteFile {
+    /// A connection whose commits are durable.
+    pub(super) async fn writer(&self) -> Result<AnyConnection, DatabaseError> {
+        let failed = |error| sqlite_failure(&self.path, error);
+        let mut writer = self.options.connect().await.map_err(failed)?;
+        prepare_writer(&mut writer).await.map_err(|error| match error {
+            Prepare::Driver(error) => failed(error),
+            Prepare::Named(error) => error,
+        })?;
+        Ok(writer)
+    }
 }
 
 /// Opens, or makes, the SQLite file in `directory`.
@@ -39,13 +61,11 @@ pub(super) async fn sqlite(directory: &Path, readers: u32) -> Result<Sqlite, Dat
         source: Arc::new(source),
     })?;
     let file = directory.join(SQLITE_FILE);
-    let options = sqlite_options(&file)?;
-    let failed = |error| sqlite_failure(&file, error);
-    let mut writer = options.connect().await.map_err(failed)?;
-    prepare_writer(&mut writer).await.map_err(|error| match error {
-        Prepare::Driver(error) => failed(error),
-        Prepare::Named(error) => error,
-    })?;
+    // Made here, for this user alone; the files that SQLite puts beside it are as readable as it is. What is wrong
+    // with it, SQLite says better.
+    let _ = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&file);
+    let file = SqliteFile { options: sqlite_options(&file)?, path: file };
+    let mut writer = file.writer().await?;
     migrate_sqlite(&mut writer).await?;
     let reader = AnyPoolOptions::new()
         .max_connections(readers)
@@ -59,8 +79,8 @@ pub(super) async fn sqlite(directory: &Path, readers: u32) -> Result<Sqlite, Dat
                 Ok(())
             })
         })
-        .connect_lazy_with(options);
-    Ok(Sqlite { reader, writer })
+        .connect_lazy_with(file.options.clone());
+    Ok(Sqlite { reader, writer, file })
 }
 
 /// Statements are not logged: they hold what users say.

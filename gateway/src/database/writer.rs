@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::open::SqliteFile;
 use super::{Connection, DatabaseError, Work};
 
 /// Most writes that wait; further ones wait to be let in.
@@ -28,10 +29,10 @@ pub(super) struct Queue {
 
 impl Queue {
     /// Starts the task. It ends when the queue is closed or dropped.
-    pub(super) fn start(connection: AnyConnection, tasks: &TaskTracker) -> Self {
+    pub(super) fn start(connection: AnyConnection, file: SqliteFile, tasks: &TaskTracker) -> Self {
         let (jobs, waiting) = mpsc::channel(QUEUE_MAX);
         let closed = CancellationToken::new();
-        tasks.spawn(write(connection, waiting, closed.clone()));
+        tasks.spawn(write(connection, file, waiting, closed.clone()));
         Self { jobs, closed }
     }
 
@@ -57,11 +58,13 @@ impl Queue {
 
 /// The task.
 async fn write(
-    mut connection: AnyConnection,
+    connection: AnyConnection,
+    file: SqliteFile,
     mut waiting: mpsc::Receiver<Box<dyn Job>>,
     closed: CancellationToken,
 ) {
     let mut group = Vec::with_capacity(GROUP_MAX);
+    let mut connection = Some(connection);
     loop {
         let taken = tokio::select! {
             biased;
@@ -74,14 +77,36 @@ async fn write(
         if taken == 0 {
             break;
         }
-        let outcome = commit(&mut connection, &mut group).await;
+        let outcome = commit_on(&mut connection, &file, &mut group).await;
         for mut job in group.drain(..) {
             job.answer(outcome.clone());
         }
     }
-    if let Err(error) = connection.close().await {
+    if let Some(connection) = connection
+        && let Err(error) = connection.close().await
+    {
         tracing::warn!(error = &error as &dyn std::error::Error, "the database did not close cleanly");
     }
+}
+
+/// Commits a group. A connection whose transaction failed is given up for a new one: when the disk is full, `SQLite`
+/// ends the transaction by itself, and the driver would never begin another.
+async fn commit_on(
+    connection: &mut Option<AnyConnection>,
+    file: &SqliteFile,
+    group: &mut [Box<dyn Job>],
+) -> Result<(), DatabaseError> {
+    let mut open = match connection.take() {
+        Some(open) => open,
+        None => file.writer().await?,
+    };
+    let outcome = commit(&mut open, group).await;
+    match outcome {
+        Ok(()) => *connection = Some(open),
+        // What it did not commit goes with it.
+        Err(_) => drop(open.close().await),
+    }
+    outcome
 }
 
 /// One transaction for the whole group. An error is everybody's: nothing of the group was kept.

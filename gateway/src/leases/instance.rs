@@ -1,20 +1,20 @@
 //! One hand of one session: at most one live instance in this process, and how it comes and goes.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use hands::{Handle, InstanceId, Lease};
-use sqlx::Row as _;
 use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
 
-use super::{LeaseError, Leases, subject};
+use super::take::{delete_row, left_elsewhere, take};
+use super::{LeaseError, Leases};
 use crate::access::Principal;
 use crate::clock;
-use crate::database::DatabaseError;
 use crate::leases::node::NodeId;
 use crate::registry::Registered;
-use crate::session::{At, Body, By, Held, NewEvent, SessionId, Slice, Via, Work};
+use crate::session::{At, Body, By, Held, LogError, NewEvent, SessionId, Slice, Via, Work};
 
 /// Said to the brain with the first result of an instance that replaced one.
 const REPLACED: &str = "[The hand had died since your last call: this is a fresh instance with the same /workspace. \
@@ -23,10 +23,12 @@ const REPLACED: &str = "[The hand had died since your last call: this is a fresh
 const RENEWED: &str = "[The hand had been released since your last call: this is a fresh instance with the same \
      /workspace. Background processes and files outside /workspace are gone.]";
 /// The same when the work stayed behind on another machine.
-const MOVED: &str = "[The hand was on another machine that holds it no more: this is a fresh instance, and the \
-     /workspace of the earlier one is gone.]";
+const MOVED: &str = "[The hand was last on another machine, and its /workspace is out of reach: this is a fresh instance. \
+     Look at what is in /workspace before you rely on it.]";
 /// How far back the log is searched for what became of the last instance, in events of hands.
-const HISTORY: u32 = 32;
+const HISTORY: u32 = 256;
+/// How long making an instance may take. A kind of hand has shorter limits of its own.
+const PROVISION_MAX: Duration = Duration::from_secs(90);
 
 /// A live instance, as calls use it.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,6 +51,8 @@ pub(super) struct Slot {
     live: AtomicBool,
     running: AtomicUsize,
     used: std::sync::Mutex<Instant>,
+    /// What the brain has not been told yet about how its instance came to be.
+    owed: std::sync::Mutex<Option<&'static str>>,
 }
 
 /// A live instance that is not released while this is held.
@@ -62,6 +66,18 @@ impl InUse {
     fn new(slot: &Arc<Slot>, instance: &Instance) -> Self {
         slot.running.fetch_add(1, Ordering::SeqCst);
         Self { instance: instance.clone(), slot: slot.clone() }
+    }
+}
+
+impl InUse {
+    /// A second hold on the same instance.
+    pub fn again(&self) -> Self {
+        Self::new(&self.slot, &self.instance)
+    }
+
+    /// What the brain is to be told with the result of this call: once, by whichever call asks first.
+    pub fn note(&self) -> Option<&'static str> {
+        self.slot.owed().take()
     }
 }
 
@@ -82,6 +98,7 @@ impl Slot {
             live: AtomicBool::new(false),
             running: AtomicUsize::new(0),
             used: std::sync::Mutex::new(Instant::now()),
+            owed: std::sync::Mutex::default(),
         }
     }
 
@@ -96,138 +113,110 @@ impl Slot {
         Some(InUse::new(self, instance))
     }
 
+    /// The instance, made when there is none, unless `useless` fires.
     pub(super) async fn acquire(
         self: &Arc<Self>,
         leases: &Leases,
-    ) -> Result<(InUse, Option<&'static str>), LeaseError> {
-        let mut state = self.state.lock().await;
+        useless: &CancellationToken,
+    ) -> Result<InUse, LeaseError> {
+        let mut state = tokio::select! {
+            biased;
+            () = useless.cancelled() => return Err(LeaseError::GivenUp),
+            state = self.state.lock() => state,
+        };
         if let Some(instance) = &*state {
             if self.hand.hand.alive(&instance.handle) {
-                return Ok((InUse::new(self, instance), None));
+                return Ok(InUse::new(self, instance));
             }
-            let dead = instance.clone();
-            let _ = self.hand.hand.release(dead.handle.clone()).await;
-            self.append(leases, &dead, &self.lost(&dead.handle.instance, Work::Kept)).await?;
-            self.clear(leases, &mut state).await?;
+            self.bury(leases, &mut state).await?;
         }
-        let elsewhere = self.left_elsewhere(leases).await?;
-        let note = if elsewhere { Some(MOVED) } else { self.history(leases).await? };
-        let instance = self.provision(leases).await?;
+        let instance = self.provision(leases, useless).await?;
         let in_use = InUse::new(self, &instance);
         *state = Some(instance);
         self.live.store(true, Ordering::SeqCst);
-        Ok((in_use, note))
+        Ok(in_use)
+    }
+
+    /// Writes that the instance died while no call noticed, and clears what it left.
+    async fn bury(&self, leases: &Leases, state: &mut Option<Instance>) -> Result<(), LeaseError> {
+        let Some(dead) = state.clone() else { return Ok(()) };
+        let _ = self.hand.hand.release(dead.handle.clone()).await;
+        written_once(self.append(leases, &dead, &self.lost(&dead.handle.instance, Work::Kept)).await)?;
+        self.clear(leases, state).await;
+        Ok(())
     }
 
     /// The row is written before the instance is made, so that a later start finds what a crash leaves.
-    async fn provision(&self, leases: &Leases) -> Result<Instance, LeaseError> {
-        let id = InstanceId(format!("inst_{}", clock::id().simple()));
+    async fn provision(&self, leases: &Leases, useless: &CancellationToken) -> Result<Instance, LeaseError> {
+        let handle = Handle { instance: InstanceId(format!("inst_{}", clock::id().simple())) };
         let node = leases.me();
-        let held = self.take(leases, &id, &node).await?;
+        let held = take(leases, self, &handle.instance, &node).await?;
+        let instance = Instance { handle, held, node };
+        match self.make(leases, &instance, useless).await {
+            Ok(()) => Ok(instance),
+            Err(error) => {
+                let _ = self.hand.hand.release(instance.handle.clone()).await;
+                delete_row_or_say(leases, &instance.handle.instance).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn make(
+        &self,
+        leases: &Leases,
+        instance: &Instance,
+        useless: &CancellationToken,
+    ) -> Result<(), LeaseError> {
+        let note = self.history(leases, instance).await?;
         let lease = Lease {
-            instance: id.clone(),
+            instance: instance.handle.instance.clone(),
             work: leases.work.join(self.session.to_string()).join(self.hand.name.as_str()),
         };
-        let instance = match self.hand.hand.provision(&lease).await {
-            Ok(handle) => Instance { handle, held, node },
-            Err(error) => {
-                delete_row(leases, &id).await?;
-                return Err(error.into());
-            }
+        let making = tokio::time::timeout(PROVISION_MAX, self.hand.hand.provision(&lease));
+        let made = tokio::select! {
+            biased;
+            () = useless.cancelled() => return Err(LeaseError::GivenUp),
+            made = making => made,
         };
+        let limit_s = PROVISION_MAX.as_secs();
+        made.map_err(|_| LeaseError::Slow { hand: self.hand.name.clone(), limit_s })??;
         let provisioned = Body::HandProvisioned {
             hand: self.hand.name.to_string(),
-            instance: id.to_string(),
+            instance: lease.instance.to_string(),
             node: instance.node.to_string(),
         };
-        if let Err(error) = self.append(leases, &instance, &provisioned).await {
-            let _ = self.hand.hand.release(instance.handle).await;
-            delete_row(leases, &id).await?;
-            return Err(error);
+        self.append(leases, instance, &provisioned).await?;
+        *self.owed() = note;
+        Ok(())
+    }
+
+    /// What the brain should know about the instance before this one. When that was another gateway's, the log is
+    /// told that its work is out of reach: it can do nothing more, for the lease is ours.
+    async fn history(
+        &self,
+        leases: &Leases,
+        instance: &Instance,
+    ) -> Result<Option<&'static str>, LeaseError> {
+        for left in left_elsewhere(leases, self).await? {
+            written_once(self.append(leases, instance, &self.lost(&left, Work::Gone)).await)?;
         }
-        Ok(instance)
-    }
-
-    async fn take(&self, leases: &Leases, id: &InstanceId, node: &NodeId) -> Result<Held, LeaseError> {
-        let subject = subject(self.session, &self.hand.name);
-        let (key, id, node) = (subject.clone(), id.to_string(), node.to_string());
-        let (session, hand) = (self.session.to_string(), self.hand.name.to_string());
-        let kind = self.hand.config.kind();
-        let epoch = leases
-            .database
-            .write(move |connection| {
-                Box::pin(async move {
-                    let row = sqlx::query(
-                        "insert into lease (subject, node, epoch) values ($1, $2, 1)
-                         on conflict (subject) do update set node = excluded.node, epoch = lease.epoch + 1
-                         returning epoch",
-                    )
-                    .bind(key)
-                    .bind(node.clone())
-                    .fetch_one(&mut *connection)
-                    .await?;
-                    sqlx::query(
-                        "insert into instance (id, session, hand, kind, node, created_at)
-                         values ($1, $2, $3, $4, $5, $6)",
-                    )
-                    .bind(id)
-                    .bind(session)
-                    .bind(hand)
-                    .bind(kind)
-                    .bind(node)
-                    .bind(clock::now().to_string())
-                    .execute(&mut *connection)
-                    .await?;
-                    Ok::<i64, DatabaseError>(row.try_get("epoch")?)
-                })
-            })
-            .await?;
-        Ok(Held { subject, epoch })
-    }
-
-    /// Whether another data directory's process had this hand; the log is told that its work is out of reach.
-    async fn left_elsewhere(&self, leases: &Leases) -> Result<bool, LeaseError> {
-        let (session, hand) = (self.session.to_string(), self.hand.name.to_string());
-        let home = leases.nodes.home().to_owned();
-        let left: Vec<String> = leases
-            .database
-            .write(move |connection| {
-                Box::pin(async move {
-                    let rows = sqlx::query(
-                        "update instance set lost = 1 where session = $1 and hand = $2 and lost = 0
-                         and node not in (select id from node where home = $3) returning id",
-                    )
-                    .bind(session)
-                    .bind(hand)
-                    .bind(home)
-                    .fetch_all(&mut *connection)
-                    .await?;
-                    rows.iter().map(|row| Ok::<_, DatabaseError>(row.try_get("id")?)).collect()
-                })
-            })
-            .await?;
-        for id in &left {
-            let event = NewEvent::of(self.by(), &self.lost(&InstanceId(id.clone()), Work::Gone));
-            leases.log.append(self.session, At::End, &[event]).await?;
-        }
-        Ok(!left.is_empty())
-    }
-
-    /// What the brain should know about the instance before this one.
-    async fn history(&self, leases: &Leases) -> Result<Option<&'static str>, LeaseError> {
-        let types = ["hand.lost", "hand.released", "hand.provisioned"].map(str::to_owned).to_vec();
+        let types = ["hand.provisioned", "hand.lost", "hand.released"].map(str::to_owned).to_vec();
         let slice = Slice { limit: Some(HISTORY), types, ..Slice::default() };
         let events = leases.log.read(self.session, slice).await?;
-        let last = events.into_iter().rev().filter_map(|event| event.known()).find_map(|body| match body {
-            Body::HandLost { hand, work, .. } if hand == self.hand.name.as_str() => Some(Some(work)),
-            Body::HandReleased { hand, .. } if hand == self.hand.name.as_str() => Some(None),
-            _ => None,
-        });
-        Ok(last.map(|lost| match lost {
-            Some(Work::Kept) => REPLACED,
-            Some(Work::Gone) => MOVED,
-            None => RENEWED,
-        }))
+        let (mut note, mine) = (None, self.hand.name.as_str());
+        for body in events.into_iter().rev().filter_map(|event| event.known()) {
+            match body {
+                Body::HandLost { hand, .. } if hand == mine => note = note.or(Some(REPLACED)),
+                Body::HandReleased { hand, .. } if hand == mine => note = note.or(Some(RENEWED)),
+                Body::HandProvisioned { hand, node, .. } if hand == mine => {
+                    let here = leases.nodes.is_of_this_home(&node).await?;
+                    return Ok(if here { note } else { Some(MOVED) });
+                }
+                _ => {}
+            }
+        }
+        Ok(note)
     }
 
     /// Releases the instance unless a call runs in it or it was used within `idle`. Says whether there was one.
@@ -252,24 +241,26 @@ impl Slot {
 
     async fn end(&self, leases: &Leases, state: &mut Option<Instance>) -> Result<bool, LeaseError> {
         let Some(instance) = state.clone() else { return Ok(false) };
+        let died = !self.hand.hand.alive(&instance.handle);
         self.hand.hand.release(instance.handle.clone()).await?;
-        let released = Body::HandReleased {
-            hand: self.hand.name.to_string(),
-            instance: instance.handle.instance.to_string(),
+        let (hand, id) = (self.hand.name.to_string(), instance.handle.instance.to_string());
+        let end = if died {
+            self.lost(&instance.handle.instance, Work::Kept)
+        } else {
+            Body::HandReleased { hand, instance: id }
         };
-        let written = self.append(leases, &instance, &released).await;
-        self.clear(leases, state).await?;
+        let written = written_once(self.append(leases, &instance, &end).await);
+        self.clear(leases, state).await;
         written.map(|()| true)
     }
 
     /// Forgets `instance` after it died under a call or was taken over. The caller writes what happened.
-    pub(super) async fn forget(&self, leases: &Leases, instance: &Instance) -> Result<(), LeaseError> {
+    pub(super) async fn forget(&self, leases: &Leases, instance: &Instance) {
         let mut state = self.state.lock().await;
         if state.as_ref() == Some(instance) {
             let _ = self.hand.hand.release(instance.handle.clone()).await;
-            self.clear(leases, &mut state).await?;
+            self.clear(leases, &mut state).await;
         }
-        Ok(())
     }
 
     /// Ends the instance without a word to the database.
@@ -281,11 +272,10 @@ impl Slot {
         }
     }
 
-    async fn clear(&self, leases: &Leases, state: &mut Option<Instance>) -> Result<(), LeaseError> {
+    async fn clear(&self, leases: &Leases, state: &mut Option<Instance>) {
         self.live.store(false, Ordering::SeqCst);
-        match state.take() {
-            Some(instance) => delete_row(leases, &instance.handle.instance).await,
-            None => Ok(()),
+        if let Some(instance) = state.take() {
+            delete_row_or_say(leases, &instance.handle.instance).await;
         }
     }
 
@@ -295,7 +285,7 @@ impl Slot {
         Ok(())
     }
 
-    pub(super) fn lost(&self, instance: &InstanceId, work: Work) -> Body {
+    fn lost(&self, instance: &InstanceId, work: Work) -> Body {
         Body::HandLost { hand: self.hand.name.to_string(), instance: instance.to_string(), work }
     }
 
@@ -303,25 +293,32 @@ impl Slot {
         By { principal: self.principal.to_string(), client: None, via: Via::Gateway }
     }
 
+    fn owed(&self) -> std::sync::MutexGuard<'_, Option<&'static str>> {
+        self.owed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn touch(&self) {
-        *self.used.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Instant::now();
+        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
     fn idle_for(&self) -> Duration {
-        self.used.lock().unwrap_or_else(std::sync::PoisonError::into_inner).elapsed()
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
     }
 }
 
-pub(super) async fn delete_row(leases: &Leases, id: &InstanceId) -> Result<(), LeaseError> {
-    let id = id.to_string();
-    leases
-        .database
-        .write(move |connection| {
-            Box::pin(async move {
-                sqlx::query("delete from instance where id = $1").bind(id).execute(&mut *connection).await?;
-                Ok::<_, DatabaseError>(())
-            })
-        })
-        .await?;
-    Ok(())
+/// What the log has already, or can't take any more, needs no second try.
+fn written_once(written: Result<(), LeaseError>) -> Result<(), LeaseError> {
+    match written {
+        Err(LeaseError::Log(
+            LogError::InstanceGone | LogError::Fenced(_) | LogError::NoSession | LogError::Archived,
+        )) => Ok(()),
+        other => other,
+    }
+}
+
+/// A row that stays harms nobody: the log says that the instance is gone, and a later start removes it.
+async fn delete_row_or_say(leases: &Leases, id: &InstanceId) {
+    if let Err(error) = delete_row(leases, id).await {
+        tracing::warn!(instance = %id, error = %error, "the row of an instance that is gone stays for now");
+    }
 }

@@ -73,7 +73,15 @@ pub struct Nodes {
     home: String,
     host: String,
     dead_after: Duration,
-    seen: Mutex<HashMap<String, (i64, Instant)>>,
+    seen: Mutex<Seen>,
+}
+
+/// What this process last saw of the others.
+struct Seen {
+    /// When it looked.
+    at: Instant,
+    /// Their beats, and since when they stand still.
+    beats: HashMap<String, (i64, Instant)>,
 }
 
 impl Nodes {
@@ -85,7 +93,8 @@ impl Nodes {
         host: String,
         dead_after: Duration,
     ) -> Result<Self, DatabaseError> {
-        let nodes = Self { database, me, home, host, dead_after, seen: Mutex::default() };
+        let seen = Mutex::new(Seen { at: Instant::now(), beats: HashMap::new() });
+        let nodes = Self { database, me, home, host, dead_after, seen };
         nodes.enter(&nodes.me.id()).await?;
         Ok(nodes)
     }
@@ -100,6 +109,16 @@ impl Nodes {
         &self.home
     }
 
+    /// Whether the process `id` lives, or lived, in this process's data directory.
+    pub(super) async fn is_of_this_home(&self, id: &str) -> Result<bool, DatabaseError> {
+        let row = sqlx::query("select 1 from node where id = $1 and home = $2")
+            .bind(id.to_owned())
+            .bind(self.home.clone())
+            .fetch_optional(self.database.reader())
+            .await?;
+        Ok(row.is_some())
+    }
+
     async fn enter(&self, id: &NodeId) -> Result<(), DatabaseError> {
         let (id, home, host) = (id.0.clone(), self.home.clone(), self.host.clone());
         self.database
@@ -109,6 +128,12 @@ impl Nodes {
                         .bind(home.clone())
                         .execute(&mut *connection)
                         .await?;
+                    // Who holds nothing and lives no more is told apart from nobody: its row may go.
+                    sqlx::query(
+                        "delete from node where status <> 'alive' and id not in (select node from instance)",
+                    )
+                    .execute(&mut *connection)
+                    .await?;
                     sqlx::query(
                         "insert into node (id, home, host, started_at, status) values ($1, $2, $3, $4, 'alive')",
                     )
@@ -152,7 +177,8 @@ impl Nodes {
         Ok(new)
     }
 
-    /// Looks at the others, and counts those dead that have been silent for too long.
+    /// Looks at the others, and counts those dead that have been silent for too long. A process that could not look
+    /// for as long, because it was frozen or the database was away, can't tell, and begins to watch anew.
     pub async fn watch(&self) -> Result<(), DatabaseError> {
         let me = self.me.id().0;
         let rows = sqlx::query("select id, beat from node where status = 'alive' and id <> $1")
@@ -160,10 +186,13 @@ impl Nodes {
             .fetch_all(self.database.reader())
             .await?;
         let mut seen = self.seen.lock().await;
+        if seen.at.elapsed() >= self.dead_after {
+            seen.beats.clear();
+        }
         let mut now = HashMap::with_capacity(rows.len());
         for row in rows {
             let (id, beat): (String, i64) = (row.try_get("id")?, row.try_get("beat")?);
-            let since = match seen.get(&id) {
+            let since = match seen.beats.get(&id) {
                 Some((known, since)) if *known == beat => *since,
                 _ => Instant::now(),
             };
@@ -173,7 +202,7 @@ impl Nodes {
                 now.insert(id, (beat, since));
             }
         }
-        *seen = now;
+        *seen = Seen { at: Instant::now(), beats: now };
         Ok(())
     }
 

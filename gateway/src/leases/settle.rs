@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use hands::InstanceId;
 use sqlx::Row as _;
 
-use super::instance::delete_row;
+use super::take::{delete_row, fence};
 use super::{LeaseError, Leases};
 use crate::database::DatabaseError;
 use crate::session::{At, Body, By, CallOutcome, EventId, LogError, NewEvent, SessionId, Via, Work};
@@ -43,10 +43,16 @@ impl Leases {
             };
             let event = NewEvent::of(gateway(&open.principal), &outcome(tool_use_id, how));
             match self.log.append(session, At::End, &[event]).await {
+                Ok(_) => {}
                 // Settled by somebody else, or nothing can be written there any more.
-                Ok(_) | Err(LogError::Settled) => {}
-                Err(LogError::NoSession | LogError::Archived) => self.drop_open(&open).await?,
-                Err(error) => return Err(error.into()),
+                Err(LogError::Settled | LogError::NoSession | LogError::Archived) => {
+                    self.drop_open(&open).await?;
+                }
+                Err(error @ LogError::Database(_)) => return Err(error.into()),
+                // One session that can't be written to is in the way of no other.
+                Err(error) => {
+                    tracing::error!(session.id = %session, error = %error, "a dead process's call could not be settled");
+                }
             }
         }
         Ok(())
@@ -61,19 +67,24 @@ impl Leases {
             let (session, home): (String, String) = (column(&row, "session")?, column(&row, "home")?);
             let lost: i64 = column(&row, "lost")?;
             let here = home == self.nodes.home();
-            if here {
-                ours.entry(column(&row, "kind")?).or_default().push(InstanceId(id.clone()));
-            }
             if lost == 0 {
+                fence(self, format!("hand/{session}/{hand}"), column(&row, "node")?).await?;
                 let principal: String = column(&row, "principal")?;
                 self.write_lost(&session, &principal, hand, &id, if here { Work::Kept } else { Work::Gone })
                     .await?;
             }
+            if here {
+                ours.entry(column(&row, "kind")?).or_default().push(InstanceId(id));
+            }
         }
         for (kind, instances) in ours {
             // Any hand of the kind knows what its instances look like.
-            if let Some(hand) = self.registry.list().into_iter().find(|hand| hand.config.kind() == kind) {
-                hand.hand.reap(&instances).await?;
+            if let Some(hand) = self.registry.list().into_iter().find(|hand| hand.config.kind() == kind)
+                && let Err(error) = hand.hand.reap(&instances).await
+            {
+                // They are dead to the log, and are tried again: a process that can't be ended keeps nobody from work.
+                tracing::error!(kind, error = %error, "instances of an earlier start could not be ended");
+                continue;
             }
             for id in instances {
                 delete_row(self, &id).await?;
@@ -105,7 +116,7 @@ impl Leases {
 
     async fn orphans(&self) -> Result<Vec<sqlx::any::AnyRow>, DatabaseError> {
         let rows = sqlx::query(
-            "select i.id, i.session, i.hand, i.kind, i.lost, n.home, coalesce(s.principal, '') as principal
+            "select i.id, i.session, i.hand, i.kind, i.lost, i.node, n.home, coalesce(s.principal, '') as principal
              from instance i join node n on n.id = i.node left join session s on s.id = i.session
              where n.status <> 'alive' and (i.lost = 0 or n.home = $1)
              order by i.session, i.hand",
@@ -124,31 +135,31 @@ impl Leases {
         id: &str,
         work: Work,
     ) -> Result<(), LeaseError> {
-        if !self.mark_lost(id).await? {
-            return Ok(());
-        }
-        let Ok(session) = session.parse::<SessionId>() else { return Ok(()) };
+        let Ok(session) = session.parse::<SessionId>() else { return self.mark_lost(id).await };
         let event = NewEvent::of(gateway(principal), &Body::HandLost { hand, instance: id.to_owned(), work });
         match self.log.append(session, At::End, &[event]).await {
-            Ok(_) | Err(LogError::NoSession | LogError::Archived) => Ok(()),
+            // The log marks the row in the same transaction.
+            Ok(_) | Err(LogError::InstanceGone) => Ok(()),
+            Err(LogError::NoSession | LogError::Archived) => self.mark_lost(id).await,
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Says whether this process is the one to write it.
-    async fn mark_lost(&self, id: &str) -> Result<bool, DatabaseError> {
+    /// For what no log can be told.
+    async fn mark_lost(&self, id: &str) -> Result<(), LeaseError> {
         let id = id.to_owned();
         self.database
             .write(move |connection| {
                 Box::pin(async move {
-                    let done = sqlx::query("update instance set lost = 1 where id = $1 and lost = 0")
+                    sqlx::query("update instance set lost = 1 where id = $1")
                         .bind(id)
                         .execute(&mut *connection)
                         .await?;
-                    Ok::<_, DatabaseError>(done.rows_affected() > 0)
+                    Ok::<_, DatabaseError>(())
                 })
             })
-            .await
+            .await?;
+        Ok(())
     }
 
     async fn drop_open(&self, open: &Open) -> Result<(), DatabaseError> {

@@ -14,7 +14,7 @@ use crate::leases::node::Beat;
 
 /// How often idle instances are looked for.
 const IDLE_EVERY: Duration = Duration::from_secs(1);
-/// How often outputs that no event names are looked for.
+/// How often it is looked for what nobody needs any more. The first time is at the start.
 const SWEEP_EVERY: Duration = Duration::from_mins(10);
 
 /// How old an output must be that no event names: older than any call.
@@ -23,22 +23,20 @@ const SWEEP_OLDER: SignedDuration = SignedDuration::from_hours(24);
 /// Starts all of it, on the gateway's own tracker, until it closes.
 pub(super) fn start(gateway: &Arc<Gateway>) {
     let (closing, gone) = (&gateway.closing, &gateway.gone);
-    // Signs of life go on while calls drain, or another process would settle them.
-    gateway.tasks.spawn(every(
-        gateway.clone(),
-        gateway.config.nodes.heartbeat(),
-        gone.clone(),
-        |gateway| async move {
-            live(&gateway).await;
-        },
-    ));
+    let heartbeat = gateway.config.nodes.heartbeat();
+    // Signs of life go on while calls drain, or another process would settle them. Nothing that may take its time
+    // comes between two of them.
+    gateway.tasks.spawn(every(gateway.clone(), heartbeat, gone.clone(), |gateway| async move {
+        live(&gateway).await;
+    }));
+    gateway.tasks.spawn(every(gateway.clone(), heartbeat, closing.clone(), |gateway| async move {
+        look_after(&gateway).await;
+    }));
     gateway.tasks.spawn(every(gateway.clone(), IDLE_EVERY, closing.clone(), |gateway| async move {
         gateway.leases.release_idle().await;
     }));
     gateway.tasks.spawn(every(gateway.clone(), SWEEP_EVERY, closing.clone(), |gateway| async move {
-        if let Err(error) = gateway.sessions.outputs().sweep(clock::now() - SWEEP_OLDER).await {
-            tracing::warn!(error = %chain(&error), "stored outputs could not be swept");
-        }
+        sweep(&gateway).await;
     }));
 }
 
@@ -57,7 +55,7 @@ where
     }
 }
 
-/// One sign of life, a look at the others, and what follows from it.
+/// One sign of life, and what follows when it comes too late.
 async fn live(gateway: &Gateway) {
     match gateway.nodes.beat().await {
         Ok(Beat::Counted) => {}
@@ -73,12 +71,32 @@ async fn live(gateway: &Gateway) {
         }
         Err(error) => tracing::warn!(error = %chain(&error), "a sign of life could not be written"),
     }
+}
+
+/// A look at the other processes, and at what dead ones left.
+async fn look_after(gateway: &Gateway) {
     if let Err(error) = gateway.nodes.watch().await {
         tracing::warn!(error = %chain(&error), "the other processes could not be looked at");
     }
-    for done in [gateway.leases.reap().await, gateway.leases.settle().await] {
+    for done in [gateway.leases.settle().await, gateway.leases.reap().await] {
         if let Err(error) = done {
             tracing::warn!(error = %chain(&error), "what a dead process left could not be settled");
         }
+    }
+}
+
+/// What nobody needs any more: work, half-deleted sessions, outputs without an event.
+async fn sweep(gateway: &Gateway) {
+    let retention = SignedDuration::from_hours(24).saturating_mul(gateway.config.work_retention_days.into());
+    let kept_since = clock::now().saturating_sub(retention).unwrap_or(jiff::Timestamp::MIN);
+    // Before the deletions: while their sessions are there, they say that the work may go.
+    if let Err(error) = gateway.leases.sweep_work(kept_since).await {
+        tracing::warn!(error = %chain(&error), "the work of former sessions could not be swept");
+    }
+    if let Err(error) = gateway.sessions.finish_deletions().await {
+        tracing::warn!(error = %chain(&error), "deletions that were begun could not be finished");
+    }
+    if let Err(error) = gateway.sessions.outputs().sweep(clock::now() - SWEEP_OLDER).await {
+        tracing::warn!(error = %chain(&error), "stored outputs could not be swept");
     }
 }

@@ -12,9 +12,11 @@ mod token;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use http::StatusCode;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::net::{UnixListener, UnixStream};
 
 use super::Gateway;
@@ -24,11 +26,21 @@ pub use files::ERROR_TRAILER;
 /// Everything that commands can ask for.
 pub fn router(gateway: Arc<Gateway>) -> Router {
     Router::new()
+        .route("/about", get(about))
         .nest("/hands", hand::router())
         .nest("/sessions", session::router())
         .nest("/tokens", token::router())
         .merge(stdio::router())
         .with_state(gateway)
+}
+
+/// Who answers, and where it serves HTTP, if it does.
+async fn about(State(gateway): State<Arc<Gateway>>) -> axum::Json<Value> {
+    axum::Json(json!({
+        "pid": std::process::id(),
+        "version": env!("CARGO_PKG_VERSION"),
+        "listen": gateway.address(),
+    }))
 }
 
 /// Serves until the gateway closes.

@@ -17,6 +17,7 @@ use tower::ServiceExt as _;
 
 use super::{Auth, Gateway};
 use crate::access::Principal;
+use crate::config::Config;
 use crate::error::{self, Faced};
 use crate::mcp::wire::host_origin::{self, NotAPlace};
 use crate::mcp::wire::{self, Guarded, HostOrigin, Scope, WireSettings};
@@ -48,9 +49,9 @@ pub(super) async fn serve(
     axum::serve(listener, router).with_graceful_shutdown(closing.cancelled_owned()).await
 }
 
-pub(super) fn router(gateway: Arc<Gateway>, auth: Auth, address: SocketAddr) -> Result<Router, NotAPlace> {
-    let settings = settings(&gateway, address)?;
+pub(super) fn router(gateway: Arc<Gateway>, auth: Auth, settings: WireSettings) -> Router {
     let ours = Arc::new(settings.ours.clone());
+    let settings = WireSettings { input_schemas: input_schemas(&gateway), ..settings };
     let mcp = wire::service(
         {
             let gateway = gateway.clone();
@@ -61,7 +62,7 @@ pub(super) fn router(gateway: Arc<Gateway>, auth: Auth, address: SocketAddr) -> 
         &gateway.tasks,
         &gateway.requests,
     );
-    Ok(Router::new()
+    Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .route("/mcp", any(whole))
@@ -69,7 +70,7 @@ pub(super) fn router(gateway: Arc<Gateway>, auth: Auth, address: SocketAddr) -> 
         .route("/mcp/hands/{hand}", any(one_hand))
         .with_state(Faces { gateway, auth, mcp })
         // In front of everything: a foreign page learns nothing, not even whether there is such a path.
-        .layer(middleware::from_fn_with_state(ours, host_origin::layer)))
+        .layer(middleware::from_fn_with_state(ours, host_origin::layer))
 }
 
 /// What stands in the `Host` of a client that dialled the address itself.
@@ -80,9 +81,8 @@ fn host_of(address: SocketAddr) -> String {
     }
 }
 
-fn settings(gateway: &Arc<Gateway>, address: SocketAddr) -> Result<WireSettings, NotAPlace> {
-    let config = &gateway.config;
-    let tools = gateway.clone();
+/// What the wire is told. Fails before anything is opened.
+pub(super) fn settings(config: &Config, address: SocketAddr) -> Result<WireSettings, NotAPlace> {
     let mut ours = HostOrigin::default();
     let listened = host_of(address);
     for host in config.allowed_hosts.iter().chain(std::iter::once(&listened)) {
@@ -96,11 +96,16 @@ fn settings(gateway: &Arc<Gateway>, address: SocketAddr) -> Result<WireSettings,
         max_body_bytes: config.limits.body_bytes,
         max_sessions: config.limits.mcp_sessions,
         max_streams: config.limits.streams,
-        input_schemas: Arc::new(move |parts, tool| {
-            let view = parts.extensions.get::<View>()?;
-            mcp::input_schema(&tools, view, tool)
-        }),
         ..WireSettings::default()
+    })
+}
+
+/// Where the wire looks up the schema of a tool that the caller sees.
+fn input_schemas(gateway: &Arc<Gateway>) -> wire::InputSchemas {
+    let gateway = gateway.clone();
+    Arc::new(move |parts, tool| {
+        let view = parts.extensions.get::<View>()?;
+        mcp::input_schema(&gateway, view, tool)
     })
 }
 

@@ -30,7 +30,7 @@ const OWNER: &str = "owner";
 #[derive(Debug, thiserror::Error)]
 pub enum OwnError {
     /// Another process has it.
-    #[error("another manyhands{} owns {directory}: use it, stop it, or choose another directory with --data", pid_text(.pid))]
+    #[error("another manyhands{} owns {}: use it, stop it, or choose another directory with --data", pid_text(.pid), directory.display())]
     Taken {
         /// Which.
         directory: PathBuf,
@@ -39,7 +39,8 @@ pub enum OwnError {
     },
     /// A file in it can't be used.
     #[error(
-        "{path} can't be used ({source}): make it writable for this user, or choose another directory with --data"
+        "{} can't be used ({source}): make it readable and writable for this user, or choose another directory with --data",
+        path.display()
     )]
     Unusable {
         /// Which.
@@ -47,14 +48,20 @@ pub enum OwnError {
         /// Why.
         source: std::io::Error,
     },
+    /// There is no token file yet.
+    #[error("there is no {} yet: start the gateway once (`manyhands`), it makes the owner's token", .0.display())]
+    NoToken(PathBuf),
     /// The token file can be read by others.
     #[error(
-        "{0} can be read by others: run `chmod 600` on it, and revoke the token if somebody may have seen it"
+        "{} can be read by others: run `chmod 600` on it; if somebody may have seen it, remove it, and the next start \
+         makes a new token",
+        .0.display()
     )]
     Exposed(PathBuf),
     /// The socket's path is too long.
     #[error(
-        "{0} is too long for a socket (the most is {SOCKET_PATH_MAX} bytes): choose a shorter directory with --data"
+        "{} is too long for a socket (the most is {SOCKET_PATH_MAX} bytes): choose a shorter directory with --data",
+        .0.display()
     )]
     LongPath(PathBuf),
 }
@@ -78,8 +85,10 @@ impl Own {
             let path = path.to_owned();
             move |source| OwnError::Unusable { path, source }
         };
+        check_length(directory)?;
         DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(unusable(directory))?;
         let directory = directory.canonicalize().map_err(unusable(directory))?;
+        check_length(&directory)?;
         let path = directory.join(LOCK_FILE);
         let mut lock = OpenOptions::new()
             .read(true)
@@ -92,9 +101,7 @@ impl Own {
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                let mut pid = String::new();
-                let _ = lock.read_to_string(&mut pid);
-                return Err(OwnError::Taken { directory, pid: pid.trim().to_owned() });
+                return Err(OwnError::Taken { directory, pid: pid(&mut lock) });
             }
             Err(TryLockError::Error(source)) => return Err(OwnError::Unusable { path, source }),
         }
@@ -108,12 +115,12 @@ impl Own {
         &self.home
     }
 
-    /// Makes the owner's token at the first start, or when its file is gone.
+    /// Makes the owner's token at the first start, or when its file is gone. A file that others can read is refused.
     pub(super) async fn owner_token(&self, tokens: &Tokens) -> Result<(), super::ServeError> {
-        if let Ok(token) = self.read_token()
-            && tokens.verify(token.expose_secret()).await?.is_some()
-        {
-            return Ok(());
+        match self.read_token() {
+            Ok(token) if tokens.verify(token.expose_secret()).await?.is_some() => return Ok(()),
+            Ok(_) | Err(OwnError::NoToken(_)) => {}
+            Err(error) => return Err(error.into()),
         }
         match tokens.revoke(OWNER).await {
             Ok(()) | Err(TokenError::Unknown(_)) => {}
@@ -129,27 +136,12 @@ impl Own {
     }
 
     fn write_token(&self, token: &SecretString) -> Result<(), OwnError> {
-        let path = self.directory.join(TOKEN_FILE);
-        let unusable = |source| OwnError::Unusable { path: path.clone(), source };
-        // Beside it and then in its place, so that no reader meets half a token.
-        let beside = self.directory.join(format!("{TOKEN_FILE}.new"));
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&beside)
-            .map_err(unusable)?;
-        writeln!(file, "{}", token.expose_secret()).and_then(|()| file.sync_all()).map_err(unusable)?;
-        std::fs::rename(&beside, &path).map_err(unusable)
+        write_whole(&self.directory.join(TOKEN_FILE), &format!("{}\n", token.expose_secret()))
     }
 
     /// The socket for commands. One that a killed process left is in the way of nobody: the lock is ours.
     pub(super) fn socket(&self) -> Result<UnixListener, OwnError> {
         let path = self.directory.join(SOCKET_FILE);
-        if path.as_os_str().len() > SOCKET_PATH_MAX {
-            return Err(OwnError::LongPath(path));
-        }
         let _ = std::fs::remove_file(&path);
         let unusable = |source| OwnError::Unusable { path: path.clone(), source };
         let listener = UnixListener::bind(&path).map_err(unusable)?;
@@ -163,15 +155,58 @@ impl Own {
     }
 }
 
+/// Who owns a data directory, if another process does. Makes nothing.
+pub(super) fn taken(directory: &Path) -> Option<OwnError> {
+    let mut lock = File::open(directory.join(LOCK_FILE)).ok()?;
+    match lock.try_lock() {
+        Err(TryLockError::WouldBlock) => {
+            Some(OwnError::Taken { directory: directory.to_owned(), pid: pid(&mut lock) })
+        }
+        Ok(()) | Err(TryLockError::Error(_)) => None,
+    }
+}
+
+fn pid(lock: &mut File) -> String {
+    let mut pid = String::new();
+    let _ = lock.read_to_string(&mut pid);
+    pid.trim().to_owned()
+}
+
 /// The owner's token of a data directory, whoever owns it now.
 pub fn read_token(directory: &Path) -> Result<SecretString, OwnError> {
     let path = directory.join(TOKEN_FILE);
     let unusable = |source| OwnError::Unusable { path: path.clone(), source };
-    let mode = std::fs::metadata(&path).map_err(unusable)?.permissions().mode();
+    let mode = match std::fs::metadata(&path) {
+        Ok(metadata) => metadata.permissions().mode(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(OwnError::NoToken(path)),
+        Err(source) => return Err(unusable(source)),
+    };
     if mode & 0o077 != 0 {
         return Err(OwnError::Exposed(path));
     }
     std::fs::read_to_string(&path).map(|text| SecretString::from(text.trim())).map_err(unusable)
+}
+
+fn check_length(directory: &Path) -> Result<(), OwnError> {
+    let path = directory.join(SOCKET_FILE);
+    if path.as_os_str().len() > SOCKET_PATH_MAX { Err(OwnError::LongPath(path)) } else { Ok(()) }
+}
+
+/// Writes a file that the owner alone can read: beside it and then in its place, so that nobody meets half of it.
+fn write_whole(path: &Path, text: &str) -> Result<(), OwnError> {
+    let unusable = |source| OwnError::Unusable { path: path.to_owned(), source };
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    let beside = PathBuf::from(beside);
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&beside)
+        .map_err(unusable)?;
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(unusable)?;
+    std::fs::rename(&beside, path).map_err(unusable)
 }
 
 fn home(path: &Path) -> Result<String, OwnError> {
@@ -181,7 +216,7 @@ fn home(path: &Path) -> Result<String, OwnError> {
         Ok(_) => Err(unusable(std::io::ErrorKind::InvalidData.into())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let home = format!("home_{}", clock::id().simple());
-            std::fs::write(path, &home).map_err(unusable)?;
+            write_whole(path, &home)?;
             Ok(home)
         }
         Err(source) => Err(unusable(source)),

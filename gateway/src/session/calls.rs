@@ -59,6 +59,17 @@ impl Sessions {
         open.collect()
     }
 
+    /// Whether a call stands in the log without its outcome.
+    pub async fn is_open(&self, id: SessionId, call: EventId) -> Result<bool, SessionError> {
+        let open = sqlx::query("select 1 from open_call where session = $1 and tool_use_id = $2")
+            .bind(id.to_string())
+            .bind(call.to_string())
+            .fetch_optional(self.database.reader())
+            .await
+            .map_err(DatabaseError::from)?;
+        Ok(open.is_some())
+    }
+
     /// The latest call of a session with this key.
     pub async fn call_by_key(&self, id: SessionId, key: &CallKey) -> Result<Option<KeyedCall>, SessionError> {
         let (column, key) = match key {

@@ -75,6 +75,9 @@ pub enum LogError {
     /// The call already started, or already has its outcome.
     #[error("the call is already settled")]
     Settled,
+    /// The log says already that the instance is gone, or never said that it was there.
+    #[error("the instance is gone already")]
+    InstanceGone,
     /// A call with this key exists.
     #[error("a call with this key exists")]
     KeyTaken,

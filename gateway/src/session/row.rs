@@ -31,13 +31,23 @@ pub(super) struct NewRow {
     pub(super) body: String,
     /// What it does to the index of open calls.
     pub(super) call: CallChange,
+    /// What it does to the index of instances.
+    pub(super) instance: InstanceChange,
+}
+
+/// How an event changes which instances the log says are there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum InstanceChange {
+    None,
+    There(String),
+    Gone(String),
 }
 
 /// How an event changes which calls are open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CallChange {
     None,
-    /// Asked for through MCP: this node is to run it.
+    /// Asked for by a client: this node is to run it.
     Asked {
         call: String,
     },
@@ -85,6 +95,7 @@ impl NewRow {
             by,
             body,
             call,
+            instance: instance_change(event),
         })
     }
 }
@@ -105,7 +116,7 @@ pub(super) fn digest(key: &str) -> String {
 
 fn call_change(event: &NewEvent) -> Result<(Option<String>, CallChange), LogError> {
     match event.kind() {
-        "agent.tool_use" if event.by.via == Via::Mcp => {
+        "agent.tool_use" if matches!(event.by.via, Via::Mcp | Via::Cli) => {
             Ok((None, CallChange::Asked { call: event.id.to_string() }))
         }
         "hand.call_started" => {
@@ -118,6 +129,15 @@ fn call_change(event: &NewEvent) -> Result<(Option<String>, CallChange), LogErro
             Ok((Some(call.clone()), CallChange::Ended { call }))
         }
         _ => Ok((None, CallChange::None)),
+    }
+}
+
+fn instance_change(event: &NewEvent) -> InstanceChange {
+    let instance = || event.fields.get("instance").and_then(Value::as_str).unwrap_or_default().to_owned();
+    match event.kind() {
+        "hand.provisioned" => InstanceChange::There(instance()),
+        "hand.lost" | "hand.released" => InstanceChange::Gone(instance()),
+        _ => InstanceChange::None,
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use async_trait::async_trait;
 use sqlx::AssertSqlSafe;
 
-use super::row::{CallChange, NewRow, column};
+use super::row::{CallChange, InstanceChange, NewRow, column};
 use super::turns::Turns;
 use super::{At, Event, EventLog, Held, LogError, NewEvent, Seq, SessionId, Slice};
 use crate::clock;
@@ -142,6 +142,7 @@ impl Batch {
         let last = self.take_places(connection, &now).await?;
         self.insert(connection, &now, last).await?;
         self.change_open_calls(connection).await?;
+        self.change_instances(connection).await?;
         database::notify(connection, self.dialect, &self.topic, last.0).await.map_err(DatabaseError::from)?;
         Ok(last)
     }
@@ -249,6 +250,25 @@ impl Batch {
                     .bind(call.to_owned()),
             };
             query.execute(&mut *connection).await.map_err(DatabaseError::from)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps the index of instances in step with the log, which says once that an instance is gone.
+    async fn change_instances(&self, connection: &mut Connection) -> Result<(), LogError> {
+        for row in &self.rows {
+            let (text, instance, is_end) = match &row.instance {
+                InstanceChange::None => continue,
+                InstanceChange::There(id) => ("update instance set lost = 0 where id = $1", id, false),
+                InstanceChange::Gone(id) => {
+                    ("update instance set lost = 1 where id = $1 and lost = 0", id, true)
+                }
+            };
+            let query = sqlx::query(text).bind(instance.clone());
+            let changed = query.execute(&mut *connection).await.map_err(DatabaseError::from)?;
+            if is_end && changed.rows_affected() == 0 {
+                return Err(LogError::InstanceGone);
+            }
         }
         Ok(())
     }

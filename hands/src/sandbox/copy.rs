@@ -8,6 +8,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -28,10 +29,25 @@ const TIMEOUT: Duration = Duration::from_hours(1);
 const STUCK: Duration = Duration::from_mins(1);
 /// Most files, folders and links of one copy out of a sandbox.
 const MOST_ENTRIES: usize = 1_000_000;
+/// Unpacks `content` of the stream as `$2` in the folder `$1`, by way of `$3`. Refuses what exists.
+const COPY_IN: &str = r#"
+set -e
+mkdir -p -- "$1"
+if [ -e "$1/$2" ] || [ -L "$1/$2" ]; then
+    echo "$2 exists already; name something new" >&2
+    exit 1
+fi
+rm -rf -- "$3"
+mkdir -- "$3"
+tar -x -f - -C "$3" --no-same-owner
+mv -T -- "$3/content" "$1/$2"
+rmdir -- "$3""#;
+/// Numbers copies, so that two at once have places of their own.
+static COPIES: AtomicU64 = AtomicU64::new(0);
 /// Most bytes kept of why `tar` failed.
 const MOST_ERROR: usize = 2048;
 
-/// Why a copy failed. What was copied before that stays.
+/// Why a copy failed. Nothing of it stays.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
     /// It can't be done, as the sentence says.
@@ -60,16 +76,22 @@ impl Files for Sandbox {
         cancel: &CancellationToken,
     ) -> Result<(), CopyError> {
         let (folder, name) = place(to)?;
-        // The stream calls it `content`; here it gets its name.
-        let script =
-            r#"mkdir -p -- "$1" && exec tar -x -f - -C "$1" --no-same-owner --transform "s|^content|$2|S""#;
-        let name = name.replace('\\', r"\\").replace('|', r"\|").replace('&', r"\&");
-        let argv = ["sh", "-c", script, "sh", &folder, &name].map(str::to_owned).to_vec();
-        let mut sink = ToNobody { error: Vec::new() };
         let instance = self.instance(handle).await?;
-        run(&instance, argv, Input::Stream(archive), cancel, &mut sink)
-            .await?
-            .map_err(|code| refused(code, &sink.error))
+        // Beside the target first, so that what breaks off leaves nothing.
+        let beside = format!("{folder}/.manyhands-copy-{}", COPIES.fetch_add(1, Ordering::Relaxed));
+        let argv = ["sh", "-c", COPY_IN, "sh", &folder, &name, &beside].map(str::to_owned).to_vec();
+        let mut sink = ToNobody { error: Vec::new() };
+        let copied = match run(&instance, argv, Input::Stream(archive), cancel, &mut sink).await {
+            Ok(ended) => ended.map_err(|code| refused(code, &sink.error)),
+            Err(error) => Err(error),
+        };
+        if copied.is_err() {
+            let argv = ["rm", "-rf", "--", &beside].map(str::to_owned).to_vec();
+            let input = Input::Bytes(Bytes::new());
+            // Where it fails, the sandbox is gone or full of what its owner may clear.
+            let _ = run(&instance, argv, input, &CancellationToken::new(), &mut sink).await;
+        }
+        copied
     }
 
     async fn copy_out(
@@ -121,7 +143,8 @@ async fn run(
 
 fn refused(code: i32, error: &[u8]) -> CopyError {
     let error = String::from_utf8_lossy(error);
-    let why = error.lines().next().unwrap_or_default().trim_start_matches("tar: ");
+    let why = error.lines().next().unwrap_or_default();
+    let why = ["tar: ", "mkdir: ", "mv: "].iter().find_map(|of| why.strip_prefix(of)).unwrap_or(why);
     CopyError::Refused(if why.is_empty() {
         format!("tar failed with exit code {code}.")
     } else {

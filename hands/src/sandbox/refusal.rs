@@ -84,14 +84,19 @@ pub(super) fn check_mounts(mounts: &[Mount]) -> Result<(), HandError> {
             let why = format!("{}, a mount of this hand, can't be shown ({error})", mount.host.display());
             return Err(Lack::new(why, "make it or add the hand again without it").into());
         }
-        let plain = mount.at.is_absolute() && !mount.at.components().any(|part| part == Component::ParentDir);
-        let taken = super::TAKEN.iter().any(|taken| mount.at == Path::new(taken));
-        if !plain || taken || super::SYSTEM.iter().any(|system| mount.at.starts_with(system)) {
+        if !may_mount_at(&mount.at) {
             let why = format!("nothing can be mounted at {} in a sandbox", mount.at.display());
             return Err(Lack::new(why, "name a place of its own for it, such as /project").into());
         }
     }
     Ok(())
+}
+
+/// Whether something of this machine can appear at `at` in a sandbox: not where the sandbox has its own.
+pub fn may_mount_at(at: &Path) -> bool {
+    let plain = at.is_absolute() && !at.components().any(|part| part == Component::ParentDir);
+    let taken = super::TAKEN.iter().any(|taken| at == Path::new(taken));
+    plain && !taken && !super::SYSTEM.iter().any(|system| at.starts_with(system))
 }
 
 /// Turns what `sandbox-enter` and `bwrap` printed before they gave up into a reason and a remedy.

@@ -43,14 +43,22 @@ pub(super) async fn copy_in(
     request: Request,
 ) -> Result<Json<Value>, Refusal> {
     let (hand, in_use) = instance(&gateway, &hand, &which.session).await?;
-    let files = hand.hand.files().ok_or_else(|| no_files(&hand))?;
+    if hand.hand.files().is_none() {
+        return Err(no_files(&hand));
+    }
     let body = request.into_body().into_data_stream().map_err(io::Error::other);
     let cancel = gateway.closing.child_token();
-    files
-        .copy_in(&in_use.instance.handle, &which.path, Box::new(StreamReader::new(body)), &cancel)
-        .await
-        .map_err(|error| Refusal::invalid(sentence(&error)))?;
-    Ok(Json(json!({"copied": true})))
+    // On a task of its own: whoever copies may go away, and then there is something to clear up.
+    let copied = gateway.tasks.spawn(async move {
+        let Some(files) = hand.hand.files() else { return Ok(()) };
+        let archive = Box::new(StreamReader::new(body));
+        files.copy_in(&in_use.instance.handle, &which.path, archive, &cancel).await
+    });
+    match copied.await {
+        Ok(Ok(())) => Ok(Json(json!({"copied": true}))),
+        Ok(Err(error)) => Err(Refusal::invalid(sentence(&error))),
+        Err(_) => Err(Refusal::invalid("the copy failed inside the gateway; its log has the details")),
+    }
 }
 
 pub(super) async fn copy_out(
@@ -95,7 +103,7 @@ async fn instance(gateway: &Gateway, hand: &str, session: &str) -> Result<(Arc<R
     let principal = Principal::owner();
     let by = By { principal: principal.to_string(), client: None, via: Via::Cli };
     let session = gateway.sessions.open(&principal, &session.parse()?, &by).await?.id;
-    let (in_use, _) = gateway.leases.acquire(session, &principal, &hand).await?;
+    let in_use = gateway.leases.acquire(session, &principal, &hand).await?;
     Ok((hand, in_use))
 }
 

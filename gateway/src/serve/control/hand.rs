@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 use super::{Refusal, files};
 use crate::access::Principal;
 use crate::calls::{Ask, News};
-use crate::config::HandConfig;
-use crate::registry::HandName;
+use crate::hand::{HandConfig, HandName};
+use crate::registry::RegistryError;
 use crate::serve::Gateway;
 use crate::session::{By, Via};
 
@@ -47,7 +47,7 @@ async fn show(State(gateway): State<Arc<Gateway>>, Path(hand): Path<String>) -> 
 }
 
 async fn add(State(gateway): State<Arc<Gateway>>, Json(new): Json<New>) -> Result<Json<Value>, Refusal> {
-    let name: HandName = new.name.parse()?;
+    let name: HandName = new.name.parse().map_err(RegistryError::from)?;
     Ok(Json(gateway.registry.add(&name, &new.config).await?.describe()))
 }
 
@@ -55,7 +55,7 @@ async fn remove(
     State(gateway): State<Arc<Gateway>>,
     Path(hand): Path<String>,
 ) -> Result<Json<Value>, Refusal> {
-    let name = gateway.registry.get(&hand)?.name.clone();
+    let name: HandName = hand.parse().map_err(RegistryError::from)?;
     gateway.registry.remove(&name).await?;
     gateway.leases.release_all(Some(&name)).await;
     Ok(Json(json!({"name": name, "removed": true})))

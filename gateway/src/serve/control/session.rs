@@ -8,7 +8,7 @@ use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use futures_util::StreamExt as _;
+use futures_util::{StreamExt as _, stream};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -100,21 +100,39 @@ async fn events(
 ) -> Result<Response, Refusal> {
     let principal = which.principal.unwrap_or_else(Principal::owner);
     let info = find(&gateway, &session, principal).await?;
-    let types = which.r#type.iter().flat_map(|types| types.split(',')).map(str::to_owned).collect();
-    let slice =
-        Slice { after: which.after.map(Seq), before: which.before.map(Seq), limit: which.limit, types };
+    let types: Vec<String> =
+        which.r#type.iter().flat_map(|types| types.split(',')).map(str::to_owned).collect();
+    let slice = Slice {
+        after: which.after.map(Seq),
+        before: which.before.map(Seq),
+        limit: which.limit,
+        types: types.clone(),
+    };
     if !which.follow {
         return Ok(Json(gateway.sessions.slice(&info, slice).await?.to_json()).into_response());
     }
+    // Behind a place: everything, then what is appended. Without one: the last events first.
+    let (first, from) = match which.after {
+        Some(after) => (Vec::new(), Seq(after)),
+        None => {
+            let events = gateway.sessions.slice(&info, slice).await?.events;
+            let from = events.last().map_or(Seq(0), |last| last.seq);
+            (events, from)
+        }
+    };
     let closing = gateway.closing.clone().cancelled_owned();
-    let lines =
-        gateway.sessions.follow(&info, Seq(which.after.unwrap_or(0))).take_until(closing).map(|event| {
-            let line = match event {
-                Ok(event) => event.to_json(),
-                Err(error) => json!({"error": error::say(&error)}),
-            };
-            Ok::<_, Infallible>(format!("{line}\n"))
-        });
+    let live = gateway.sessions.follow(&info, from).take_until(closing).filter(move |event| {
+        let wanted =
+            event.as_ref().map_or(true, |event| types.is_empty() || types.iter().any(|t| t == event.kind()));
+        std::future::ready(wanted)
+    });
+    let lines = stream::iter(first.into_iter().map(Ok)).chain(live).map(|event| {
+        let line = match event {
+            Ok(event) => event.to_json(),
+            Err(error) => json!({"error": error::say(&error)}),
+        };
+        Ok::<_, Infallible>(format!("{line}\n"))
+    });
     Ok(Body::from_stream(lines).into_response())
 }
 
@@ -139,7 +157,7 @@ async fn delete(
     let info = find(&gateway, &session, whose.principal()).await?;
     gateway.leases.release_session(info.id).await?;
     gateway.sessions.delete(&info).await?;
-    gateway.leases.remove_work(info.id);
+    gateway.leases.remove_work(info.id).await;
     Ok(Json(json!({"id": info.id, "deleted": true})))
 }
 

@@ -1,0 +1,198 @@
+//! Writing an outcome, whatever it takes.
+//!
+//! **Invariant:** an outcome is not lost while this process lives. When it can't be written soon, whoever asked hears
+//! so, and the writing goes on; when the process ends before, the next start settles the call.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hands::Outcome;
+use serde_json::Value;
+
+use super::answer::{Replayed, Shaped, outcome_of, shape, text_block};
+use super::{Answer, CallError, Inner, Running};
+use crate::database::DatabaseError;
+use crate::leases::InUse;
+use crate::session::{At, Body, CallOutcome, EventId, LogError, NewEvent, OutputError, OutputRef, Seq, Work};
+
+/// Waits between the attempts that whoever asked waits for.
+const RETRY: [Duration; 3] = [Duration::from_millis(100), Duration::from_millis(500), Duration::from_secs(2)];
+/// The longest wait between two further attempts. The first is the last of [`RETRY`], doubled.
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// How a call ended.
+pub(super) struct Ended {
+    pub(super) tool_use_id: EventId,
+    pub(super) kind: CallOutcome,
+    pub(super) outcome: Outcome,
+    /// What the call ran in, when it came so far.
+    pub(super) in_use: Option<InUse>,
+}
+
+impl Ended {
+    /// An end that the hand saw, or that came before it.
+    pub(super) fn of(tool_use_id: EventId, outcome: Outcome, in_use: Option<InUse>) -> Self {
+        Self { tool_use_id, kind: outcome_of(outcome.ending), outcome, in_use }
+    }
+
+    /// Nobody saw the end.
+    pub(super) fn unseen(
+        tool_use_id: EventId,
+        kind: CallOutcome,
+        text: impl Into<String>,
+        in_use: Option<InUse>,
+    ) -> Self {
+        Self { tool_use_id, kind, outcome: Outcome::error(text), in_use }
+    }
+}
+
+/// An outcome on its way into the log.
+struct Record {
+    tool_use_id: EventId,
+    id: EventId,
+    kind: CallOutcome,
+    shown: Vec<Value>,
+    logged: Vec<Value>,
+    /// To be stored before the event.
+    stored: Option<Bytes>,
+    output: Option<OutputRef>,
+    /// The death of the hand, when that is what ended the call and nobody has written it yet.
+    lost: Option<NewEvent>,
+}
+
+impl Inner {
+    /// Writes the outcome, with the death of the hand when that is what it is.
+    pub(super) async fn record(&self, running: &Running, ended: Ended) -> Result<Answer, CallError> {
+        let Ended { tool_use_id, kind, outcome, mut in_use } = ended;
+        let lost = in_use.as_ref().filter(|_| kind == CallOutcome::Lost).map(|in_use| {
+            let hand = running.ask.hand.name.to_string();
+            let instance = in_use.instance.handle.instance.to_string();
+            NewEvent::of(running.ask.by.clone(), &Body::HandLost { hand, instance, work: Work::Kept })
+        });
+        let Shaped { shown, logged, stored } = shape(outcome, in_use.as_ref().and_then(InUse::note));
+        let id = EventId::new();
+        let mut record = Record { tool_use_id, id, kind, shown, logged, stored, output: None, lost };
+        let mut pauses = RETRY.into_iter();
+        let mut pause = Duration::ZERO;
+        loop {
+            let error = match self.write(running, &mut record).await {
+                Ok(answer) => return Ok(answer),
+                Err(CallError::Log(error)) => error,
+                Err(error) => return Err(error),
+            };
+            let ending = if kind == CallOutcome::Ok { "as asked" } else { "with an error" };
+            let unrecorded = CallError::Unrecorded { ending, source: error.clone() };
+            if !may_pass(&error) {
+                return Err(unrecorded);
+            }
+            tracing::warn!(session.id = %running.ask.session, tool_use.id = %tool_use_id, error = %error, "an outcome could not be written yet");
+            pause = pauses.next().unwrap_or_else(|| {
+                // Its hand need not wait with it.
+                in_use = None;
+                running.tell(Err(unrecorded.clone()));
+                (pause * 2).min(RETRY_MAX)
+            });
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.closing.cancelled() => return Err(unrecorded),
+            }
+        }
+    }
+
+    /// One attempt.
+    async fn write(&self, running: &Running, record: &mut Record) -> Result<Answer, CallError> {
+        let session = running.ask.session;
+        if let Some(bytes) = record.stored.clone() {
+            match self.sessions.outputs().store(session, &bytes).await {
+                Ok(output) => record.output = Some(output),
+                Err(OutputError::Database(error)) if !error.is_full() => {
+                    return Err(LogError::Database(error).into());
+                }
+                // The outcome is worth more than all of its output.
+                Err(error) => {
+                    let note = text_block(&format!("[the complete output could not be stored: {error}]"));
+                    record.logged.push(note.clone());
+                    record.shown.push(note);
+                }
+            }
+            record.stored = None;
+        }
+        let mut result = NewEvent::of(
+            running.ask.by.clone(),
+            &Body::ToolResult {
+                tool_use_id: record.tool_use_id,
+                content: record.logged.clone(),
+                output: record.output.clone(),
+                is_error: record.kind != CallOutcome::Ok,
+                outcome: record.kind,
+            },
+        );
+        // Every attempt writes the same event: one that was written and not answered is recognised.
+        result.id = record.id;
+        let mut events = vec![result];
+        events.extend(record.lost.clone());
+        let last = match self.log.append(session, At::End, &events).await {
+            Ok(last) => last,
+            Err(LogError::InstanceGone) => {
+                // Another call of the same hand has said so.
+                events.truncate(1);
+                record.lost = None;
+                match self.log.append(session, At::End, &events).await {
+                    Ok(last) => last,
+                    Err(LogError::Settled) => return self.settled(running, record).await,
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            Err(LogError::Settled) => return self.settled(running, record).await,
+            Err(error) => return Err(error.into()),
+        };
+        let behind = i64::from(record.lost.is_some());
+        Ok(record.answer(running, Seq(last.0 - behind)))
+    }
+
+    /// The log has an outcome of this call: that of an attempt of ours that was written and not answered, or that of a
+    /// process that counted this one dead.
+    async fn settled(&self, running: &Running, record: &Record) -> Result<Answer, CallError> {
+        let session = running.ask.session;
+        let result = self.sessions.outcome(session, record.tool_use_id).await?;
+        let result = result.ok_or(LogError::Settled)?;
+        if result.id == record.id {
+            return Ok(record.answer(running, result.seq));
+        }
+        tracing::warn!(session.id = %session, tool_use.id = %record.tool_use_id, "a call was settled by another process: its outcome here is dropped");
+        Answer::replay(&result).ok_or_else(|| LogError::Settled.into())
+    }
+
+    /// The answer of a call that another process settled before it started here.
+    pub(super) async fn settled_before(
+        &self,
+        running: &Running,
+        tool_use_id: EventId,
+    ) -> Result<Answer, CallError> {
+        let result = self.sessions.outcome(running.ask.session, tool_use_id).await?;
+        result.as_ref().and_then(Answer::replay).ok_or_else(|| LogError::Settled.into())
+    }
+}
+
+impl Record {
+    fn answer(&self, running: &Running, seq: Seq) -> Answer {
+        Answer {
+            session: running.ask.session,
+            seq,
+            tool_use_id: self.tool_use_id,
+            content: self.shown.clone(),
+            output: self.output.clone(),
+            outcome: self.kind,
+            replayed: Replayed::No,
+        }
+    }
+}
+
+/// Whether trying again may help.
+pub(super) fn may_pass(error: &Arc<LogError>) -> bool {
+    match &**error {
+        LogError::Database(error) => !matches!(error, DatabaseError::Closed),
+        _ => false,
+    }
+}
