@@ -176,10 +176,11 @@ impl ServerHandler for Face {
     ) -> Result<ListPromptsResult, ErrorData> {
         self.view(&context.extensions)?;
         results::no_cursor(request.as_ref())?;
+        let era = era_of(&context);
         let mut list = ListPromptsResult::with_all_items(Vec::new());
-        list.meta = results::meta(era_of(&context));
-        list.ttl_ms = Some(results::TTL_MS);
-        list.cache_scope = Some(results::SCOPE);
+        list.meta = results::meta(era);
+        list.ttl_ms = results::ttl_ms(era);
+        list.cache_scope = results::scope(era);
         Ok(list)
     }
 

@@ -1,5 +1,4 @@
 //! Two principals: neither can tell what the other has, and neither's limits are the other's.
-#![expect(clippy::doc_markdown, reason = "names of settings")]
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
@@ -122,88 +121,114 @@ async fn read(stream: Stream) -> Result<(u16, String)> {
     Ok((status, stream.answer().await?.to_string()))
 }
 
-/// A limit is reached by the owner: the answer names it and says what to do, and Bob notices nothing.
-#[tokio::test]
-async fn limits_are_each_principals_own_and_say_what_to_do() -> Result<()> {
-    let limits = Options::default()
-        .env("MANYHANDS_LIMITS_SESSIONS", "3")
-        .env("MANYHANDS_LIMITS_INSTANCES", "1")
-        .env("MANYHANDS_LIMITS_RUNNING_CALLS", "2")
-        .env("MANYHANDS_LIMITS_STORED_BYTES", "400000")
-        .env("MANYHANDS_LIMITS_MCP_SESSIONS", "2");
-    let gateway = Gateway::start(limits).await?;
-    let owner = gateway.owner_token()?;
-    let bob = Client::at(&gateway.session_url("bob"), &token(&gateway, "bob")?, Era::Modern).await?;
-    let at = |name: &str| Client::unconnected(&gateway.session_url(name), &owner, Era::Modern);
-    let refused = |result: &Value, limit: &str, hint: &str| -> Result<()> {
-        let said = text(result);
-        eprintln!("{said}");
-        ensure!(result["isError"] == true && said.contains(limit) && said.contains(hint), "{result}");
+/// A gateway with small limits, where the owner meets them and Bob notices nothing.
+struct Limited {
+    gateway: Gateway,
+    owner: String,
+    bob: Client,
+}
+
+impl Limited {
+    async fn start(limits: &[(&str, &str)]) -> Result<Self> {
+        let options = limits.iter().fold(Options::default(), |options, (name, limit)| {
+            options.env(&format!("MANYHANDS_LIMITS_{name}"), limit)
+        });
+        let gateway = Gateway::start(options).await?;
+        let (owner, bob) = (gateway.owner_token()?, token(&gateway, "bob")?);
+        let bob = Client::at(&gateway.session_url("bob"), &bob, Era::Modern).await?;
+        Ok(Self { gateway, owner, bob })
+    }
+
+    fn at(&self, session: &str) -> Client {
+        Client::unconnected(&self.gateway.session_url(session), &self.owner, Era::Modern)
+    }
+
+    fn delete(&self, session: &str) -> Result<()> {
+        let deleted = self.gateway.cli(&["session", "delete", session])?;
+        ensure!(deleted.status.success(), "{deleted:?}");
         Ok(())
-    };
-    let (one, two) = (at("one"), at("two"));
-    one.call("sandbox__bash", json!({ "command": "true" })).await?;
-    refused(
-        &two.call("sandbox__bash", json!({ "command": "true" })).await?,
-        "limits.instances",
-        "hand_release",
-    )?;
-    bob.call("sandbox__bash", json!({ "command": "true" })).await?;
+    }
+}
+
+/// The answer names the limit and says what to do.
+fn refused(result: &Value, limit: &str, hint: &str) -> Result<()> {
+    let said = text(result);
+    eprintln!("{said}");
+    ensure!(result["isError"] == true && said.contains(limit) && said.contains(hint), "{result}");
+    Ok(())
+}
+
+async fn echo(client: &Client, word: &str) -> Result<()> {
+    let result = client.call("sandbox__bash", json!({ "command": format!("echo {word}") })).await?;
+    ensure!(text(&result).ends_with(&format!("{word}\n")), "{result}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn instances_and_running_calls_are_limited_per_principal() -> Result<()> {
+    let limited = Limited::start(&[("INSTANCES", "1"), ("RUNNING_CALLS", "2")]).await?;
+    let (one, two) = (limited.at("one"), limited.at("two"));
+    echo(&one, "first").await?;
+    let second = two.call("sandbox__bash", json!({ "command": "true" })).await?;
+    refused(&second, "limits.instances", "hand_release")?;
+    ensure!(text(&second).contains("The call did not run"), "{second}");
+    echo(&limited.bob, "free").await?;
     one.ask("hand_release", json!({ "hand": "sandbox" })).await?;
-    let ran = two.call("sandbox__bash", json!({ "command": "echo ran" })).await?;
-    ensure!(text(&ran).ends_with("ran\n"), "{ran}");
+    echo(&two, "now").await?;
 
     let running = [two.bash("sleep 20", json!({})), two.bash("sleep 20", json!({}))];
     let running = futures_util::future::try_join_all(running).await?;
-    refused(
-        &two.call("sandbox__bash", json!({ "command": "true" })).await?,
-        "limits.running_calls",
-        "cancel one",
-    )?;
-    ensure!(text(&bob.call("sandbox__bash", json!({ "command": "echo free" })).await?).ends_with("free\n"));
+    let third = two.call("sandbox__bash", json!({ "command": "true" })).await?;
+    refused(&third, "limits.running_calls", "cancel one")?;
+    echo(&limited.bob, "free").await?;
     drop(running);
-    soon(async || Ok(two.call("sandbox__bash", json!({ "command": "true" })).await?["isError"] != true))
-        .await?;
+    soon(async || Ok(two.call("sandbox__bash", json!({ "command": "true" })).await?["isError"] != true)).await
+}
 
-    at("three").ask("session_create", json!({ "name": "three" })).await?;
-    let four = at("four").call("session_emit", json!({ "type": "note.x" })).await?;
-    refused(&four, "limits.sessions", "manyhands session delete")?;
-    refused(
-        &at("four").call("sandbox__bash", json!({ "command": "true" })).await?,
-        "limits.sessions",
-        "session delete",
-    )?;
-    bob.ask("session_create", json!({ "name": "more" })).await?;
-    ensure!(gateway.cli(&["session", "delete", "three"])?.status.success());
-    at("four").ask("session_emit", json!({ "type": "note.x" })).await?;
+#[tokio::test]
+async fn sessions_and_stored_bytes_are_limited_per_principal() -> Result<()> {
+    let limited = Limited::start(&[("SESSIONS", "2"), ("STORED_BYTES", "400000")]).await?;
+    let (one, two, three) = (limited.at("one"), limited.at("two"), limited.at("three"));
+    one.ask("session_create", json!({ "name": "one" })).await?;
+    echo(&two, "two").await?;
+    let note = json!({ "type": "note.x" });
+    refused(&three.call("session_emit", note.clone()).await?, "limits.sessions", "manyhands session delete")?;
+    let call = three.call("sandbox__bash", json!({ "command": "true" })).await?;
+    refused(&call, "limits.sessions", "session delete")?;
+    limited.bob.ask("session_create", json!({ "name": "more" })).await?;
+    limited.delete("one")?;
+    three.ask("session_emit", note.clone()).await?;
 
     let large = json!({ "type": "note.x", "data": { "text": "x".repeat(399_000) } });
-    one.ask("session_emit", large).await?;
-    refused(
-        &one.call("session_emit", json!({ "type": "note.x" })).await?,
-        "limits.stored_bytes",
-        "session delete",
-    )?;
+    three.ask("session_emit", large).await?;
+    refused(&three.call("session_emit", note.clone()).await?, "limits.stored_bytes", "session delete")?;
     let full = two.call("sandbox__bash", json!({ "command": "echo x > ran" })).await?;
     refused(&full, "limits.stored_bytes", "session delete")?;
     ensure!(text(&full).contains("call did not run"), "{full}");
-    bob.ask("session_emit", json!({ "type": "note.x" })).await?;
-    ensure!(gateway.cli(&["session", "delete", "one"])?.status.success());
+    limited.bob.ask("session_emit", note).await?;
+    limited.delete("three")?;
     let ran = two.call("sandbox__bash", json!({ "command": "cat ran || echo none" })).await?;
     ensure!(text(&ran).ends_with("none\n"), "it did run: {ran}");
+    Ok(())
+}
 
-    let mut mcp = Vec::new();
+#[tokio::test]
+async fn mcp_sessions_are_limited_per_principal() -> Result<()> {
+    let limited = Limited::start(&[("MCP_SESSIONS", "2")]).await?;
+    let url = limited.gateway.session_url("two");
+    let mut open = Vec::new();
     for _ in 0..2 {
-        mcp.push(Client::at(&gateway.session_url("two"), &owner, Era::Legacy).await?);
+        open.push(Client::at(&url, &limited.owner, Era::Legacy).await?);
     }
     let body = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
         "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "x", "version": "1" } } });
-    let third =
-        Client::unconnected(&gateway.session_url("two"), &owner, Era::Legacy).post(&body, &[]).await?;
+    let third = Client::unconnected(&url, &limited.owner, Era::Legacy).post(&body, &[]).await?;
     ensure!(third.status() == 429, "{}", third.status());
     let said = third.text().await?;
-    eprintln!("{said}");
     ensure!(said.contains("limits.mcp_sessions") && said.contains("end one with DELETE"), "{said}");
-    Client::at(&bob.url, &bob.token, Era::Legacy).await?.result("tools/list", json!({})).await?;
+    Client::at(&limited.bob.url, &limited.bob.token, Era::Legacy)
+        .await?
+        .result("tools/list", json!({}))
+        .await?;
     Ok(())
 }

@@ -20,8 +20,8 @@ use super::{DatabaseError, SQLITE_FILE};
 static SQLITE: Migrator = sqlx::migrate!("../migrations/sqlite");
 static POSTGRES: Migrator = sqlx::migrate!("../migrations/postgres");
 
-/// How long a caller waits for a free connection.
-const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a caller waits for a free connection, or for a database that does not answer.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection to PostgreSQL that nobody used for so long is tried before it is used: the server may have gone
 /// away in the meantime, and be back.
 const PING_AFTER: Duration = Duration::from_secs(1);

@@ -79,8 +79,8 @@ pub(super) fn templates(view: &View, era: Era) -> ListResourceTemplatesResult {
     };
     let mut list = ListResourceTemplatesResult::with_all_items(all);
     list.meta = results::meta(era);
-    list.ttl_ms = Some(results::TTL_MS);
-    list.cache_scope = Some(results::SCOPE);
+    list.ttl_ms = results::ttl_ms(era);
+    list.cache_scope = results::scope(era);
     list
 }
 
@@ -108,8 +108,8 @@ impl Face {
         let mut list = ListResourcesResult::with_all_items(resources);
         list.next_cursor = next;
         list.meta = results::meta(era);
-        list.ttl_ms = Some(results::TTL_MS);
-        list.cache_scope = Some(results::SCOPE);
+        list.ttl_ms = results::ttl_ms(era);
+        list.cache_scope = results::scope(era);
         Ok(list)
     }
 
@@ -139,8 +139,8 @@ impl Face {
         };
         let mut result = ReadResourceResult::new(contents);
         result.meta = results::meta(era);
-        result.ttl_ms = Some(results::TTL_MS);
-        result.cache_scope = Some(results::SCOPE);
+        result.ttl_ms = results::ttl_ms(era);
+        result.cache_scope = results::scope(era);
         Ok(result.into())
     }
 

@@ -10,10 +10,16 @@ use super::about;
 use super::wire::Era;
 use crate::session::SessionId;
 
-/// How long a client may keep a list, in milliseconds: it is told of changes, so not at all.
-pub(super) const TTL_MS: u64 = 0;
+/// How long a client may keep a list, in milliseconds: it is told of changes, so not at all. Says so in the stateless
+/// era, which alone knows of caching.
+pub(super) fn ttl_ms(era: Era) -> Option<u64> {
+    (era == Era::Modern).then_some(0)
+}
+
 /// Who may share a list: nobody, since what is in it depends on the principal.
-pub(super) const SCOPE: CacheScope = CacheScope::Private;
+pub(super) fn scope(era: Era) -> Option<CacheScope> {
+    (era == Era::Modern).then_some(CacheScope::Private)
+}
 
 /// The `_meta` of every result of the stateless era (2026-07-28, basic: serverInfo). rmcp does not stamp it.
 pub(super) fn meta(era: Era) -> Option<MetaObject> {

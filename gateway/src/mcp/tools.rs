@@ -20,7 +20,7 @@ use crate::calls::{Answer, Ask, CallError, News, Replayed, Ticket};
 use crate::error;
 use crate::registry::Registered;
 use crate::serve::Gateway;
-use crate::session::CallKey;
+use crate::session::{CallKey, SessionError};
 
 /// `_meta` of a call: its key for as long as the log (design 2.2).
 const CALL_KEY: &str = "manyhands/callKey";
@@ -53,8 +53,8 @@ impl Face {
         }
         let mut list = ListToolsResult::with_all_items(tools);
         list.meta = results::meta(era);
-        list.ttl_ms = Some(results::TTL_MS);
-        list.cache_scope = Some(results::SCOPE);
+        list.ttl_ms = results::ttl_ms(era);
+        list.cache_scope = results::scope(era);
         Ok(list)
     }
 
@@ -78,7 +78,10 @@ impl Face {
         let opened = self.gateway.sessions.open(&view.principal, &view.session, &by).await;
         let session = match opened {
             Ok(session) => session.id,
-            Err(error) => return Ok(results::refusal(missing(error, &view.session), era).into()),
+            Err(error @ SessionError::NoSession) => {
+                return Ok(results::refusal(missing(error, &view.session), era).into());
+            }
+            Err(error) => return Ok(results::refusal(error::say(&CallError::from(error)), era).into()),
         };
         let principal = view.principal.clone();
         let ask = Ask { by, principal, session, hand, tool, arguments, key };

@@ -62,7 +62,7 @@ pub struct WireSettings {
     pub session_idle: Duration,
     /// How many listening streams (`subscriptions/listen`, GET) a principal may have at a time. Default: 32.
     pub max_streams: usize,
-    /// After how long a request without an answer gets its response headers anyway. Default: 1 s.
+    /// After how long a request without an answer gets its response headers anyway. Default: 500 ms.
     pub patience: Duration,
     /// The longest silence on an event stream before a comment keeps it alive. Default: 15 s.
     pub keep_alive: Duration,
@@ -78,7 +78,7 @@ impl Default for WireSettings {
             max_sessions: 64,
             session_idle: Duration::from_mins(30),
             max_streams: 32,
-            patience: Duration::from_secs(1),
+            patience: Duration::from_millis(500),
             keep_alive: Duration::from_secs(15),
             input_schemas: Arc::new(|_, _| None),
         }

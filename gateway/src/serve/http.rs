@@ -112,7 +112,7 @@ fn input_schemas(gateway: &Arc<Gateway>) -> wire::InputSchemas {
 async fn ready(State(faces): State<Faces>) -> Response {
     match faces.gateway.sessions.ready().await {
         Ok(()) => (StatusCode::OK, "ready\n").into_response(),
-        Err(error) => *failed(&error),
+        Err(error) => failed(&error),
     }
 }
 
@@ -132,10 +132,19 @@ async fn one_hand(State(faces): State<Faces>, Path(hand): Path<String>, request:
 }
 
 /// An answer, or what is answered instead.
-type Answered = Result<Response, Box<Response>>;
+type Answered = Result<Response, Refused>;
+
+/// What is answered instead of what was asked for.
+struct Refused(Box<Response>);
+
+impl From<Response> for Refused {
+    fn from(response: Response) -> Self {
+        Self(Box::new(response))
+    }
+}
 
 fn flat(answered: Answered) -> Response {
-    answered.unwrap_or_else(|refusal| *refusal)
+    answered.unwrap_or_else(|Refused(response)| *response)
 }
 
 /// Who may ask comes before what there is, in each of these.
@@ -153,7 +162,7 @@ impl Faces {
             && named != session
             && !self.are_one(&principal, &named, &session).await?
         {
-            return Err(bad_request("the header Manyhands-Session names another session than the URL"));
+            return Err(bad_request("the header Manyhands-Session names another session than the URL").into());
         }
         Ok(self.mcp(request, View { principal, session, hands: HandsInView::All }).await)
     }
@@ -172,11 +181,11 @@ impl Faces {
         principal: &Principal,
         one: &SessionRef,
         other: &SessionRef,
-    ) -> Result<bool, Box<Response>> {
+    ) -> Result<bool, Refused> {
         let id = async |session| match self.gateway.sessions.find(principal, session).await {
             Ok(info) => Ok(Some(info.id)),
             Err(SessionError::NoSession) => Ok(None),
-            Err(error) => Err(failed(&error)),
+            Err(error) => Err(Refused::from(failed(&error))),
         };
         let (one, other) = (id(one).await?, id(other).await?);
         Ok(one.is_some() && one == other)
@@ -194,7 +203,7 @@ impl Faces {
         }
     }
 
-    async fn principal(&self, headers: &HeaderMap) -> Result<Principal, Box<Response>> {
+    async fn principal(&self, headers: &HeaderMap) -> Result<Principal, Refused> {
         if self.auth == Auth::Off {
             return Ok(Principal::owner());
         }
@@ -202,8 +211,8 @@ impl Faces {
         let token = sent.ok_or_else(|| unauthorized(None))?;
         match self.gateway.tokens.verify(token).await {
             Ok(Some(principal)) => Ok(principal),
-            Ok(None) => Err(unauthorized(Some("invalid_token"))),
-            Err(error) => Err(failed(&error)),
+            Ok(None) => Err(unauthorized(Some("invalid_token")).into()),
+            Err(error) => Err(failed(&error).into()),
         }
     }
 }
@@ -218,33 +227,33 @@ fn bearer(header: &HeaderValue) -> Option<&str> {
 }
 
 /// 401 as RFC 6750, section 3, has it: no `error` when nothing was sent.
-fn unauthorized(error: Option<&str>) -> Box<Response> {
+fn unauthorized(error: Option<&str>) -> Response {
     let challenge = match error {
         None => "Bearer realm=\"manyhands\"".to_owned(),
         Some(error) => format!("Bearer realm=\"manyhands\", error=\"{error}\""),
     };
     let hint = "a bearer token is needed: `manyhands connect` prints a client's configuration with one\n";
-    Box::new((StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, challenge)], hint).into_response())
+    (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, challenge)], hint).into_response()
 }
 
 /// The session that the header names. Two of them name none.
-fn session_header(headers: &HeaderMap) -> Result<Option<SessionRef>, Box<Response>> {
+fn session_header(headers: &HeaderMap) -> Result<Option<SessionRef>, Refused> {
     let mut named = headers.get_all(SESSION_HEADER).iter();
     match (named.next(), named.next()) {
         (None, _) => Ok(None),
         (Some(name), None) => parsed(name.to_str().unwrap_or_default()).map(Some),
-        (Some(_), Some(_)) => Err(bad_request("the header Manyhands-Session stands there twice")),
+        (Some(_), Some(_)) => Err(bad_request("the header Manyhands-Session stands there twice").into()),
     }
 }
 
-fn parsed(session: &str) -> Result<SessionRef, Box<Response>> {
-    session.parse().map_err(|error: BadName| bad_request(&error.to_string()))
+fn parsed(session: &str) -> Result<SessionRef, Refused> {
+    Ok(session.parse().map_err(|error: BadName| bad_request(&error.to_string()))?)
 }
 
-fn failed<E: Faced>(error: &E) -> Box<Response> {
-    Box::new((error::status(error), format!("{}\n", error::say(error))).into_response())
+fn failed<E: Faced>(error: &E) -> Response {
+    (error::status(error), format!("{}\n", error::say(error))).into_response()
 }
 
-fn bad_request(sentence: &str) -> Box<Response> {
-    Box::new((StatusCode::BAD_REQUEST, format!("{sentence}\n")).into_response())
+fn bad_request(sentence: &str) -> Response {
+    (StatusCode::BAD_REQUEST, format!("{sentence}\n")).into_response()
 }

@@ -101,18 +101,21 @@ async fn without_its_database_the_gateway_says_so_and_comes_back_with_it() -> Re
         clients.push(client);
     }
     let address = cable.pull().await;
-    for (client, (method, params)) in clients.iter().flat_map(|client| {
+    let requests = clients.iter().flat_map(|client| {
         [
             ("tools/call", json!({ "name": "session_get", "arguments": {} })),
             ("tools/call", json!({ "name": "sandbox__bash", "arguments": { "command": "echo ran" } })),
             ("resources/read", json!({ "uri": "session://away/events" })),
             ("resources/list", json!({})),
         ]
-        .map(|request| (client, request))
-    }) {
-        let begun = Instant::now();
-        let answer = client.request(method, params).await?;
-        eprintln!("{:?} {method} after {:?}: {}", client.era, begun.elapsed(), said(&answer));
+        .map(|(method, params)| async move {
+            let begun = Instant::now();
+            let answer = client.request(method, params).await?;
+            eprintln!("{:?} {method} after {:?}: {}", client.era, begun.elapsed(), said(&answer));
+            anyhow::Ok(answer)
+        })
+    });
+    for answer in futures_util::future::try_join_all(requests).await? {
         clear(said(&answer))?;
         let reference = reference(said(&answer)).context("a reference")?;
         ensure!(gateway.stderr().contains(reference), "{reference} is not in the log");

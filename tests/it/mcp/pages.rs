@@ -1,31 +1,42 @@
 //! An answer has at most 48 000 characters, and says how to go on: nothing is left out silently.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
+use base64::Engine as _;
+use gateway::access::Principal;
+use gateway::database::{Database, DatabaseConfig};
+use gateway::session::{At, By, NewEvent, SessionLimits, Sessions, Via, check_emitted};
 use serde_json::{Value, json};
+use tests::gateway::{Gateway, Options};
 
 use super::client::{Client, ERAS, Era, gateway, text};
 
 const ANSWER_CHARS_MAX: usize = 48_000;
 const EVENTS: i64 = 3_000;
 
-/// Fills a log with small events, some of 30 000 characters, and some that no answer can hold.
-async fn fill(client: &Client) -> Result<()> {
-    client.ask("session_emit", json!({ "type": "note.first" })).await?;
-    let emit = |n: i64| {
+/// A log with small events, some of 30 000 characters, and some that no answer can hold, as a gateway left it.
+async fn filled(data: &Path) -> Result<()> {
+    let database = Database::open(DatabaseConfig::Directory(data.to_owned())).await?;
+    let limits = SessionLimits { sessions: 10, stored_bytes: 1 << 40 };
+    let sessions = Sessions::new(database.clone(), "none".to_owned(), limits);
+    let by = By { principal: "local:owner".to_owned(), client: None, via: Via::Cli };
+    let info = sessions.open(&Principal::owner(), &"walk".parse()?, &by).await?;
+    let event = |n: i64| {
         let size = match n {
             _ if n % 500 == 7 => 200_000,
             _ if n % 100 == 3 => 30_000,
             _ => 10,
         };
         let data = json!({ "n": n, "text": "é".repeat(size) });
-        async move { client.ask("session_emit", json!({ "type": "note.x", "data": data })).await }
+        Ok(NewEvent::emitted(by.clone(), check_emitted("note.x", None, data.as_object().cloned())?))
     };
-    let numbers: Vec<i64> = (3..=EVENTS).collect();
-    for batch in numbers.chunks(100) {
-        futures_util::future::try_join_all(batch.iter().map(|n| emit(*n))).await?;
+    let events: Vec<NewEvent> = (2..=EVENTS).map(event).collect::<Result<_>>()?;
+    for batch in events.chunks(500) {
+        sessions.append(&info, At::End, batch).await?;
     }
+    database.close().await;
     Ok(())
 }
 
@@ -63,9 +74,10 @@ async fn by_resource(client: &Client, slice: Value) -> Result<Value> {
 
 #[tokio::test]
 async fn a_walk_through_a_long_log_meets_every_event_once_whichever_way_it_goes() -> Result<()> {
-    let gateway = gateway().await?;
+    let scratch = tempfile::tempdir()?;
+    filled(scratch.path()).await?;
+    let gateway = Gateway::start(Options::default().data(scratch.path())).await?;
     let client = Client::owner(&gateway, Era::Modern, "walk").await?;
-    fill(&client).await?;
     let mut forward = BTreeMap::new();
     let (mut after, mut pages) = (json!(0), 0);
     loop {
@@ -153,7 +165,6 @@ async fn an_output_of_10_megabytes_is_put_together_byte_for_byte() -> Result<()>
         ensure!(whole.ends_with("end\n") || whole.contains("end\n"), "{}", &whole[whole.len() - 100..]);
         // From inside a character on: the bytes, none of them lost.
         let inside = client.read(&format!("{uri}?offset=2")).await?;
-        use base64::Engine as _;
         let bytes = base64::prelude::BASE64_STANDARD.decode(inside["blob"].as_str().context("a blob")?)?;
         ensure!(bytes == whole.as_bytes()[2..2 + bytes.len()]);
         let past = client.read(&format!("{uri}?offset=99999999")).await?;

@@ -109,7 +109,7 @@ async fn a_key_outlives_the_gateway_and_even_an_unknown_outcome() -> Result<()> 
         Ok(page["events"].as_array().is_some_and(|events| events.len() == 2))
     })
     .await?;
-    tokio::task::block_in_place(|| gateway.kill())?;
+    gateway.kill()?;
     drop((running, gateway));
 
     let gateway = Gateway::start(options()).await?;

@@ -2,6 +2,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
+use tests::gateway::Gateway;
 
 use super::client::{Client, ERAS, Era, gateway, token};
 
@@ -101,91 +102,94 @@ async fn each_form_of_a_uri_is_listed_templated_and_read() -> Result<()> {
     Ok(())
 }
 
-/// What is unknown, somebody else's or no URI at all is one and the same, to the byte.
-#[tokio::test]
-async fn what_is_not_yours_is_not_there() -> Result<()> {
-    let gateway = gateway().await?;
-    let owner = Client::owner(&gateway, Era::Modern, "private").await?;
+/// Forms of URIs below a session.
+const FORMS: [&str; 7] = [
+    "",
+    "/events",
+    "/events?after=1",
+    "/events/1",
+    "/events/2?offset=0",
+    "/outputs/5",
+    "/outputs/5?offset=9",
+];
+/// What names nothing.
+const NOTHING: [&str; 19] = [
+    "file:///etc/passwd",
+    "session://",
+    "session:///events",
+    "session://../private",
+    "session://%2e%2e/events",
+    "session://private/../../etc/passwd",
+    "session://private/events/0",
+    "session://private/events/99999999999999999999",
+    "session://private?x=1",
+    "session://private/events?limit=0",
+    "session://private#x",
+    "session://private@host/events",
+    "SESSION://private",
+    "session://private/events/1/2",
+    "http://localhost/",
+    "",
+    "session://x\u{202e}y",
+    "{id}",
+    "session://private/events?after=1%00",
+];
+const NO_SESSION: &str = "sesn_01900000000070008000000000000000";
+
+/// The code of a resource that is not there.
+fn missing(era: Era) -> i64 {
+    if era == Era::Modern { -32602 } else { -32002 }
+}
+
+/// The owner's session `private` with a large output, and the URI of that.
+async fn private(gateway: &Gateway) -> Result<(Client, String)> {
+    let owner = Client::owner(gateway, Era::Modern, "private").await?;
     let long = owner.call("sandbox__bash", json!({ "command": "seq 20000" })).await?;
     let link = long["content"].as_array().and_then(|all| all.last()).context("a link")?;
-    let output = link["uri"].as_str().context("a uri")?.to_owned();
+    let uri = link["uri"].as_str().context("a uri")?.to_owned();
+    Ok((owner, uri))
+}
+
+/// What is somebody else's is as what does not exist, to the byte.
+#[tokio::test]
+async fn what_is_somebody_elses_is_not_there() -> Result<()> {
+    let gateway = gateway().await?;
+    let (_owner, output) = private(&gateway).await?;
     let id = output.split('/').nth(2).context("an id")?.to_owned();
-    let unknown_id = "sesn_01900000000070008000000000000000";
     let bob = token(&gateway, "bob")?;
     for era in ERAS {
         let bob = Client::at(&format!("{}/mcp", gateway.url()), &bob, era).await?;
-        for form in [
-            "",
-            "/events",
-            "/events?after=1",
-            "/events/1",
-            "/events/2?offset=0",
-            "/outputs/5",
-            "/outputs/5?offset=9",
-        ] {
-            let (foreign, unknown) =
-                (format!("session://{id}{form}"), format!("session://{unknown_id}{form}"));
-            let foreign = bob.error("resources/read", json!({ "uri": foreign })).await?;
-            let unknown = bob.error("resources/read", json!({ "uri": unknown })).await?;
-            ensure!(
-                foreign.to_string().replace(&id, unknown_id) == unknown.to_string(),
-                "{foreign} {unknown}"
-            );
-            ensure!(foreign["code"] == if era == Era::Modern { -32602 } else { -32002 }, "{foreign}");
-            let by_name =
-                bob.error("resources/read", json!({ "uri": format!("session://private{form}") })).await?;
-            let no_name =
-                bob.error("resources/read", json!({ "uri": format!("session://nonesuch{form}") })).await?;
-            ensure!(
-                by_name.to_string().replace("private", "nonesuch") == no_name.to_string(),
-                "{by_name} {no_name}"
-            );
-        }
-        for uri in [
-            "file:///etc/passwd",
-            "session://",
-            "session:///events",
-            "session://../private",
-            "session://%2e%2e/events",
-            "session://private/../../etc/passwd",
-            "session://private/events/0",
-            "session://private/events/99999999999999999999",
-            "session://private?x=1",
-            "session://private/events?limit=0",
-            "session://private#x",
-            "session://private@host/events",
-            "SESSION://private",
-            "session://private/events/1/2",
-            "http://localhost/",
-            "",
-            "session://x\u{202e}y",
-            "{id}",
-            "session://private/events?after=1%00",
-        ] {
-            let owner = Client::owner(&gateway, era, "private").await?;
-            for client in [&bob, &owner] {
-                let error = client.error("resources/read", json!({ "uri": uri })).await?;
-                ensure!(
-                    error["code"] == if era == Era::Modern { -32602 } else { -32002 },
-                    "{uri:?}: {error}"
-                );
-                ensure!(error["data"] == json!({ "uri": uri }), "{uri:?}: {error}");
-                ensure!(
-                    error["message"].as_str().is_some_and(|said| said.contains("session_list")),
-                    "{error}"
-                );
+        let read = async |name: &str, form: &str| -> Result<(Value, String)> {
+            let error =
+                bob.error("resources/read", json!({ "uri": format!("session://{name}{form}") })).await?;
+            let plain = error.to_string().replace(name, "NAME");
+            Ok((error, plain))
+        };
+        for form in FORMS {
+            for (theirs, nobodys) in [(id.as_str(), NO_SESSION), ("private", "nonesuch")] {
+                let ((error, foreign), (_, unknown)) =
+                    tokio::try_join!(read(theirs, form), read(nobodys, form))?;
+                ensure!(foreign == unknown, "{foreign} {unknown}");
+                ensure!(error["code"] == missing(era), "{error}");
             }
         }
-        // There are outputs only where a result has one.
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_names_nothing_is_told_so() -> Result<()> {
+    let gateway = gateway().await?;
+    let (_owner, output) = private(&gateway).await?;
+    let id = output.split('/').nth(2).context("an id")?;
+    let beyond = ["/outputs/1", "/outputs/999", "/events/999"].map(|form| format!("session://{id}{form}"));
+    for era in ERAS {
         let owner = Client::owner(&gateway, era, "private").await?;
-        for uri in [
-            format!("session://{id}/outputs/1"),
-            format!("session://{id}/outputs/999"),
-            format!("session://{id}/events/999"),
-        ] {
-            ensure!(
-                owner.error("resources/read", json!({ "uri": uri })).await?["data"]["uri"] == uri.as_str()
-            );
+        for uri in NOTHING.into_iter().chain(beyond.iter().map(String::as_str)) {
+            let error = owner.error("resources/read", json!({ "uri": uri })).await?;
+            ensure!(error["code"] == missing(era), "{uri:?}: {error}");
+            ensure!(error["data"] == json!({ "uri": uri }), "{uri:?}: {error}");
+            ensure!(error["message"].as_str().is_some_and(|said| said.contains("session_list")), "{error}");
         }
         ensure!(owner.read(&output).await?["text"].is_string());
     }

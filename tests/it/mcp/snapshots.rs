@@ -19,7 +19,7 @@ fn redacted(mut value: Value) -> Value {
                 }
             }
             if text == env!("CARGO_PKG_VERSION") {
-                *text = "<version>".to_owned();
+                "<version>".clone_into(text);
             }
             value
         }
