@@ -1,5 +1,7 @@
 //! Two principals: neither can tell what the other has, and neither's limits are the other's.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use tests::gateway::{Gateway, Options};
@@ -202,6 +204,8 @@ async fn sessions_and_stored_bytes_are_limited_per_principal() -> Result<()> {
     let large = json!({ "type": "note.x", "data": { "text": "x".repeat(399_000) } });
     three.ask("session_emit", large).await?;
     refused(&three.call("session_emit", note.clone()).await?, "limits.stored_bytes", "session delete")?;
+    // For calls it is asked once a second.
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
     let full = two.call("sandbox__bash", json!({ "command": "echo x > ran" })).await?;
     refused(&full, "limits.stored_bytes", "session delete")?;
     ensure!(text(&full).contains("call did not run"), "{full}");
