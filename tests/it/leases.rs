@@ -49,8 +49,7 @@ fn kill(instance: &str) -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_first_calls_provision_once() -> Result<()> {
     let (mut gateway, client, reader, _scratch) = configured("").await?;
-    let marks =
-        [gateway.data().join("work").display().to_string(), format!("sandbox-init\0inst_{}", gateway.pid())];
+    let marks = [gateway.data().join("work").display().to_string()];
     client.emit("ten", "a session that calls no tool").await?;
     client.tool("ten", "hand_list", json!({}), None).await?;
     ensure!(processes(&marks)?.is_empty(), "something runs for a session that called no tool");
@@ -111,12 +110,7 @@ async fn a_hand_that_dies_between_calls_is_replaced() -> Result<()> {
 async fn a_hand_that_dies_under_calls_is_lost_once() -> Result<()> {
     let (mut gateway, client, reader, _scratch) = configured("").await?;
     client.bash("under", "echo kept > /workspace/file").await?;
-    let calls: Vec<_> = (0..4)
-        .map(|_| {
-            let client = client.clone();
-            tokio::spawn(async move { client.bash("under", "sleep 100").await })
-        })
-        .collect();
+    let calls: Vec<_> = (0..4).map(|_| client.begin("under", "sleep 100")).collect();
     let events = reader.until("under", |events| of(events, "hand.call_started").len() == 5).await?;
     kill(&instance(&events)?)?;
     for call in calls {

@@ -1,4 +1,5 @@
 //! The kit: what the tests have in common. Fake only what we do not own.
 
+pub mod faulty;
 pub mod gateway;
 pub mod postgres;

@@ -3,6 +3,8 @@
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Map, Value, json};
 use tests::gateway::Gateway;
+use tokio::task::JoinHandle;
+use tokio_util::task::TaskTracker;
 
 /// The protocol version in every request: there is no connection that anything depends on.
 const VERSION: &str = "2026-07-28";
@@ -33,6 +35,12 @@ impl Client {
     /// Runs a command in the session's sandbox.
     pub(crate) async fn bash(&self, session: &str, command: &str) -> Result<Given> {
         self.given(session, command, None).await
+    }
+
+    /// The same, on a task of its own.
+    pub(crate) fn begin(&self, session: &'static str, command: &'static str) -> JoinHandle<Result<Given>> {
+        let client = self.clone();
+        TaskTracker::new().spawn(async move { client.bash(session, command).await })
     }
 
     /// The same, with a key that holds as long as the log.

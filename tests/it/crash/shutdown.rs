@@ -21,11 +21,8 @@ async fn running_calls_have_their_time_and_then_an_outcome() -> Result<()> {
     let options = Options::default().data(&data).env("MANYHANDS_DRAIN_S", "4");
     let mut gateway = Gateway::start(options).await?;
     let client = Client::of(&gateway)?;
-    let ask = |command: &'static str| {
-        let client = client.clone();
-        tokio::spawn(async move { client.bash("end", command).await })
-    };
-    let (short, long) = (ask("sleep 2; echo through"), ask("trap '' TERM; sleep 100; echo never"));
+    let short = client.begin("end", "sleep 2; echo through");
+    let long = client.begin("end", "trap '' TERM; sleep 100; echo never");
     let reader = Reader::directory(&data).await?;
     reader.until("end", started(2)).await?;
     let begun = Instant::now();
@@ -63,7 +60,7 @@ async fn a_second_interrupt_ends_at_once_and_the_next_start_settles() -> Result<
     let options = Options::default().data(&data).env("MANYHANDS_DRAIN_S", "300");
     let mut gateway = Gateway::start(options.clone()).await?;
     let client = Client::of(&gateway)?;
-    let call = tokio::spawn(async move { client.bash("end", "sleep 200").await });
+    let call = client.begin("end", "sleep 200");
     let reader = Reader::directory(&data).await?;
     reader.until("end", started(1)).await?;
     let begun = Instant::now();

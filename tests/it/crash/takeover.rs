@@ -32,8 +32,7 @@ async fn running(
     session: &'static str,
     command: &'static str,
 ) -> Result<tokio::task::JoinHandle<Result<super::client::Given>>> {
-    let client = client.clone();
-    let call = tokio::spawn(async move { client.bash(session, command).await });
+    let call = client.begin(session, command);
     reader.until(session, started).await?;
     Ok(call)
 }
