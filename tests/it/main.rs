@@ -1,7 +1,9 @@
 //! The one test binary: everything here drives the real thing.
 
 mod access;
+mod cli;
 mod clients;
+mod config;
 mod conformance;
 mod crash;
 mod database;

@@ -1,0 +1,91 @@
+//! Disks that are full or read-only: small file systems in a mount namespace of their own.
+
+use std::process::Command;
+
+use super::{Home, Said, said};
+
+/// Runs a script that may mount; `m` in it is the binary on the data directory `$PWD/data`.
+fn mounting(home: &Home, script: &str) -> Said {
+    let mut command = Command::new("unshare");
+    if !rustix::process::geteuid().is_root() {
+        command.arg("--map-root-user");
+    }
+    let m = format!("m() {{ \"{}\" --data \"$PWD/data\" \"$@\"; }}", tests::gateway::binary().display());
+    command.args(["--mount", "bash", "-c", &format!("set -u\n{m}\n{script}")]).current_dir(home.path());
+    said(command)
+}
+
+/// Writing stops with a sentence, what was acknowledged is there, and it goes on when there is room again. No call
+/// starts all the while, and that is logged.
+#[test]
+fn a_full_disk_stops_writing_until_there_is_room() {
+    let home = Home::new();
+    let said = mounting(
+        &home,
+        r#"
+        mkdir data; mount -t tmpfs -o size=3m tmpfs data
+        m serve --listen 127.0.0.1:0 > serving 2> log & serving=$!
+        until grep -q listening serving; do sleep 0.05; done
+        m hand call sandbox bash '{"command":"true"}' | sed 's/^/call: /'
+        m session events default | grep -c tool_result
+        head -c 10000000 /dev/zero > data/fill 2> /dev/null
+        acknowledged=0
+        while m session new "s$acknowledged" > /dev/null 2> why; do acknowledged=$((acknowledged + 1)); done
+        echo "stopped: $(cat why)"
+        m token new late 2>&1 | sed 's/^/token: /'
+        [ "$(m session list | grep -c ' s[0-9]')" = $acknowledged ] && echo all there
+        rm data/fill
+        m session new after > /dev/null && echo goes on
+        m token new late > /dev/null && echo tokens too
+        kill $serving; wait $serving; echo "ended $?"
+        [ "$(m session list | grep -c ' s[0-9]')" = $acknowledged ] && echo still there
+        head -c 10000000 /dev/zero > data/fill 2> /dev/null
+        m session list 2>&1 | sed 's/^/list: /'
+        "#,
+    );
+    let full = "manyhands: the disk of the database is full and nothing was written: free some space on it";
+    let shown: Vec<_> = said.out.lines().collect();
+    assert!(shown[0].contains("are kept free; free some space on it"), "{said:?}");
+    assert_eq!(shown[1], "1", "{said:?}");
+    assert_eq!(shown[2..4], [format!("stopped: {full}"), format!("token: {full}")], "{said:?}");
+    assert_eq!(
+        shown[4..],
+        ["all there", "goes on", "tokens too", "ended 0", "still there", &format!("list: {full}")],
+        "{said:?}"
+    );
+}
+
+#[test]
+fn a_disk_that_is_full_from_the_start_keeps_nothing_half_written() {
+    let home = Home::new();
+    let said = mounting(
+        &home,
+        r#"
+        mkdir data; mount -t tmpfs -o size=64k tmpfs data
+        m session new one 2>&1
+        mount -o remount,size=9m data
+        m session new one > /dev/null && m session list | wc -l
+        "#,
+    );
+    let shown: Vec<_> = said.out.lines().collect();
+    assert!(shown[0].contains("disk of the database is full"), "{said:?}");
+    assert_eq!(shown[1..], ["1"], "{said:?}");
+}
+
+#[test]
+fn a_read_only_disk_is_refused() {
+    let home = Home::new();
+    home.json(&["session", "new", "one"]);
+    let said = mounting(
+        &home,
+        r#"
+        mount --bind data data; mount -o remount,bind,ro data
+        m session list 2>&1; m serve --listen 127.0.0.1:0 2>&1; m --data data/deeper session new x 2>&1
+        "#,
+    );
+    assert_eq!(said.out.lines().count(), 3, "{said:?}");
+    for line in said.out.lines() {
+        assert!(line.contains("Read-only file system") && line.contains("--data"), "{said:?}");
+    }
+    assert_eq!(home.types("one"), ["session.created"]);
+}

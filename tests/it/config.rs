@@ -1,0 +1,120 @@
+//! Every setting has a default, a place in the file and an environment name, and they agree.
+#![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use gateway::config::{Config, ConfigError, SETTINGS, environment_name};
+use proptest::prelude::*;
+use secrecy::ExposeSecret as _;
+
+fn parse(text: &str, environment: &[(&str, &str)]) -> Result<Config, ConfigError> {
+    let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    Config::parse(text, Path::new("manyhands.toml"), environment)
+}
+
+/// The fields of a table, as the parser itself names them.
+fn fields(table: &str) -> BTreeSet<String> {
+    let header = if table.is_empty() { String::new() } else { format!("[{table}]\n") };
+    let error = parse(&format!("{header}zzz = 1"), &[]).unwrap_err().to_string();
+    let (_, expected) = error.split_once("expected").unwrap();
+    expected.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// One value of each setting that is not its default, as text of the environment, and what it shows as.
+const OTHERS: [(&str, &str); 17] = [
+    ("listen", "127.0.0.1:1"),
+    ("log", "debug"),
+    ("allowed_hosts", "[\"a.example\"]"),
+    ("allowed_origins", "[\"https://a.example\"]"),
+    ("data", "/elsewhere"),
+    ("database_url", "postgres://u@h/d"),
+    ("drain_s", "3"),
+    ("work_retention_days", "3"),
+    ("nodes.heartbeat_ms", "1500"),
+    ("nodes.dead_after_ms", "30000"),
+    ("limits.sessions", "3"),
+    ("limits.instances", "3"),
+    ("limits.running_calls", "3"),
+    ("limits.streams", "3"),
+    ("limits.mcp_sessions", "3"),
+    ("limits.stored_bytes", "3"),
+    ("limits.body_bytes", "3"),
+];
+
+fn shown(config: &Config) -> String {
+    let url = config.database_url.as_ref().map(|url| url.expose_secret().to_owned());
+    format!("{config:?} {url:?}")
+}
+
+#[test]
+fn the_list_of_settings_is_that_of_the_file() {
+    let tables = ["nodes", "limits"];
+    let mut all: BTreeSet<String> = fields("").into_iter().filter(|field| field != "hands").collect();
+    for table in tables {
+        assert!(all.remove(table), "{table}");
+        all.extend(fields(table).into_iter().map(|field| format!("{table}.{field}")));
+    }
+    assert_eq!(all, SETTINGS.iter().map(|setting| (*setting).to_owned()).collect());
+    assert_eq!(OTHERS.map(|(setting, _)| setting), SETTINGS);
+}
+
+#[test]
+fn every_setting_has_a_default_and_an_environment_name() {
+    let default = shown(&parse("", &[]).unwrap());
+    for (setting, value) in OTHERS {
+        let name = environment_name(setting);
+        let set = shown(&parse("", &[(&name, value)]).unwrap());
+        assert_ne!(set, default, "{name}");
+        assert_eq!(shown(&parse("", &[(&name, "")]).unwrap()), default, "{name} is empty");
+        // The file says the same, and the environment goes before it.
+        let (table, key) = setting.rsplit_once('.').map_or(("", setting), |(table, key)| (table, key));
+        let quoted = if value.starts_with('[') || value.parse::<u64>().is_ok() {
+            value.to_owned()
+        } else {
+            format!("\"{value}\"")
+        };
+        let text = if table.is_empty() {
+            format!("{key} = {quoted}")
+        } else {
+            format!("[{table}]\n{key} = {quoted}")
+        };
+        assert_eq!(shown(&parse(&text, &[]).unwrap()), set, "{setting}");
+        let number = if value == "3" { "5" } else { value };
+        let both = shown(&parse(&text, &[(&name, number)]).unwrap());
+        assert_eq!(both, shown(&parse("", &[(&name, number)]).unwrap()), "{setting}");
+    }
+}
+
+#[test]
+fn lists_may_be_words_between_commas() {
+    let config = parse("", &[("MANYHANDS_ALLOWED_HOSTS", "a.example, b.example:1")]).unwrap();
+    assert_eq!(config.allowed_hosts, ["a.example", "b.example:1"]);
+    let config = parse("", &[("MANYHANDS_DATA", "123")]).unwrap();
+    assert_eq!(config.data, Path::new("123"));
+}
+
+proptest! {
+    /// Whatever stands in the environment or the file: a configuration or one line, never a panic, never a secret.
+    #[test]
+    fn nonsense_is_one_line(setting in 0..SETTINGS.len(), value in "\\PC{0,20}", text in "\\PC{0,40}") {
+        let name = environment_name(SETTINGS[setting]);
+        for parsed in [parse("", &[(&name, &value)]), parse(&text, &[]), parse(&format!("{} = {value}", SETTINGS[setting]), &[])] {
+            if let Err(error) = parsed {
+                prop_assert_eq!(error.to_string().lines().count(), 1);
+            }
+        }
+    }
+
+    #[test]
+    fn a_password_in_the_file_is_never_shown(junk in "[a-z=\"\\[\\] \n]{0,12}", more in "[a-z=\"\\[\\] \n]{0,12}") {
+        let text = format!("{junk}database_url = {more}\"postgres://u:HUNTER2@h/d\"{junk}");
+        match parse(&text, &[]) {
+            Ok(config) => {
+                let debug = format!("{config:?}");
+                prop_assert!(!debug.contains("HUNTER2"), "{}", debug);
+            }
+            Err(error) => prop_assert!(!error.to_string().contains("HUNTER2"), "{}", error),
+        }
+    }
+}
