@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use tests::gateway::command;
 
 /// How long anything may take that is done in a moment.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A person's machine: a current folder, and in it a data directory that nobody owns yet.
 struct Home {

@@ -60,12 +60,12 @@ fn a_disk_that_is_full_from_the_start_keeps_nothing_half_written() {
     let home = Home::new();
     let said = mounting(
         &home,
-        r#"
+        r"
         mkdir data; mount -t tmpfs -o size=64k tmpfs data
         m session new one 2>&1
         mount -o remount,size=9m data
         m session new one > /dev/null && m session list | wc -l
-        "#,
+        ",
     );
     let shown: Vec<_> = said.out.lines().collect();
     assert!(shown[0].contains("disk of the database is full"), "{said:?}");
@@ -78,10 +78,10 @@ fn a_read_only_disk_is_refused() {
     home.json(&["session", "new", "one"]);
     let said = mounting(
         &home,
-        r#"
+        r"
         mount --bind data data; mount -o remount,bind,ro data
         m session list 2>&1; m serve --listen 127.0.0.1:0 2>&1; m --data data/deeper session new x 2>&1
-        "#,
+        ",
     );
     assert_eq!(said.out.lines().count(), 3, "{said:?}");
     for line in said.out.lines() {
