@@ -23,7 +23,7 @@ use tokio_util::task::TaskTracker;
 use crate::access::token::{TokenError, Tokens};
 use crate::calls::Calls;
 use crate::config::Config;
-use crate::database::{Database, DatabaseConfig, DatabaseError};
+use crate::database::{Database, DatabaseConfig, DatabaseError, SQLITE_FILE};
 use crate::hand::HandConfig;
 use crate::leases::node::{Me, Nodes};
 use crate::leases::{LeaseError, Leases};
@@ -327,6 +327,11 @@ fn maker(program: PathBuf) -> crate::registry::Maker {
     Box::new(move |config: &HandConfig| match config {
         HandConfig::Sandbox(settings) => Ok(Arc::new(Sandbox::new(settings.resolve(program.clone())?))),
     })
+}
+
+/// Whether anything was ever kept where this configuration keeps it. A database at a URL speaks for itself.
+pub fn has_data(config: &Config) -> bool {
+    config.database_url.is_some() || config.data.join(SQLITE_FILE).exists()
 }
 
 /// The whole line that adds this gateway to Claude Code.

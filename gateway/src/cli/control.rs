@@ -19,8 +19,7 @@ use tower::ServiceExt as _;
 
 use super::{Interrupted, Setting};
 use crate::config::Config;
-use crate::database::SQLITE_FILE;
-use crate::serve::{Gateway, OwnError, SOCKET_FILE, ServeError, control};
+use crate::serve::{Gateway, OwnError, SOCKET_FILE, ServeError, control, has_data};
 
 /// How long a command waits for another one that has the data directory, and does not answer for it.
 const WAIT: Duration = Duration::from_secs(10);
@@ -66,8 +65,7 @@ pub(super) async fn with_owner<T>(
 impl Owner {
     async fn reach(setting: &Setting, stay: Stay) -> anyhow::Result<Self> {
         let data = &setting.config.data;
-        let there = setting.config.database_url.is_some() || data.join(SQLITE_FILE).exists();
-        if stay == Stay::Read && !there {
+        if stay == Stay::Read && !has_data(&setting.config) {
             bail!(
                 "there is no data in {} yet: start the gateway once (`manyhands`), or name another directory with \
                  --data",

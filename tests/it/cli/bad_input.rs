@@ -30,7 +30,10 @@ fn a_bad_configuration_is_refused_with_file_and_line() {
     bad("[limits]\nstreams = 0").refuses(1, &["limits.streams", "at least 1"]);
     bad("[hands.x]\nkind = \"vm\"").refuses(1, &["line 2", "`sandbox`"]);
     bad("[hands.Bad]\nkind = \"sandbox\"").refuses(1, &["line 1", "no name for a hand"]);
-    bad("[hands.x]\nkind = \"sandbox\"\nmounts = [\"relative:/x\"]").refuses(1, &["no mount", "absolute"]);
+    fs::write(&file, "[hands.x]\nkind = \"sandbox\"\nmounts = [\"relative:/x\"]").unwrap();
+    let scratch = home.path().join("scratch");
+    home.run(&["--config", "bad.toml", "--data", scratch.to_str().unwrap(), "session", "new"])
+        .refuses(1, &["no mount", "absolute"]);
     bad("log = \"a=b=c\"").refuses(1, &["the setting log is no filter"]);
     for text in ["database_url = \"postgres://u:hunter2@h/d", "database_ulr = \"postgres://u:hunter2@h/d\""] {
         let said = bad(text);

@@ -10,7 +10,8 @@ fn mounting(home: &Home, script: &str) -> Said {
     if !rustix::process::geteuid().is_root() {
         command.arg("--map-root-user");
     }
-    let m = format!("m() {{ \"{}\" --data \"$PWD/data\" \"$@\"; }}", tests::gateway::binary().display());
+    let binary = tests::gateway::binary();
+    let m = format!("M={}; export MANYHANDS_DATA=$PWD/data; m() {{ $M \"$@\"; }}", binary.display());
     command.args(["--mount", "bash", "-c", &format!("set -u\n{m}\n{script}")]).current_dir(home.path());
     said(command)
 }
@@ -24,7 +25,7 @@ fn a_full_disk_stops_writing_until_there_is_room() {
         &home,
         r#"
         mkdir data; mount -t tmpfs -o size=3m tmpfs data
-        m serve --listen 127.0.0.1:0 > serving 2> log & serving=$!
+        $M serve --listen 127.0.0.1:0 > serving 2> log & serving=$!
         until grep -q listening serving; do sleep 0.05; done
         m hand call sandbox bash '{"command":"true"}' | sed 's/^/call: /'
         m session events default | grep -c tool_result
