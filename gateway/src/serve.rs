@@ -137,8 +137,8 @@ impl Gateway {
             None => DatabaseConfig::Directory(config.data.clone()),
         };
         let database = Database::open(at).await?;
-        let me = Me::new();
         let (home, host) = (own.home().to_owned(), own::host());
+        let me = Me::new(&home);
         let nodes = Nodes::join(database.clone(), me.clone(), home, host, config.nodes.dead_after()).await?;
         let nodes = Arc::new(nodes);
         let limits =

@@ -90,6 +90,23 @@ async fn an_idle_hand_is_released_and_its_work_kept() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_is_said_and_the_work_is_there() -> Result<()> {
+    let scratch = tempfile::tempdir()?;
+    let options = Options::default().data(&scratch.path().join("data"));
+    let mut gateway = Gateway::start(options.clone()).await?;
+    ensure!(Client::of(&gateway)?.bash("again", "echo kept > file").await?.text.is_empty());
+    gateway.stop()?;
+    let mut gateway = Gateway::start(options.clone()).await?;
+    let given = Client::of(&gateway)?.bash("again", "cat file").await?;
+    ensure!(given.text.contains("had been released") && given.text.contains("kept"), "{given:?}");
+    gateway.kill()?;
+    let mut gateway = Gateway::start(options).await?;
+    let given = Client::of(&gateway)?.bash("again", "cat file").await?;
+    ensure!(given.text.contains("had died") && given.text.contains("kept"), "{given:?}");
+    gateway.stop()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hand_that_dies_between_calls_is_replaced() -> Result<()> {
     let (mut gateway, client, reader, _scratch) = configured("").await?;
     client.bash("dies", "echo kept > /workspace/file; touch /tmp/gone").await?;

@@ -211,8 +211,7 @@ impl Slot {
                 Body::HandLost { hand, .. } if hand == mine => note = note.or(Some(REPLACED)),
                 Body::HandReleased { hand, .. } if hand == mine => note = note.or(Some(RENEWED)),
                 Body::HandProvisioned { hand, node, .. } if hand == mine => {
-                    let here = leases.nodes.is_of_this_home(&node).await?;
-                    return Ok(if here { note } else { Some(MOVED) });
+                    return Ok(if leases.nodes.is_of_this_home(&node) { note } else { Some(MOVED) });
                 }
                 _ => {}
             }

@@ -16,6 +16,11 @@ use tokio::sync::Mutex;
 use crate::clock;
 use crate::database::{Database, DatabaseError};
 
+/// How much of a data directory's name is part of its processes' names: 48 random bits of it.
+const HOME_CHARS: usize = 12;
+/// The lease that names the data directory that a database was first used with.
+const FIRST_HOME: &str = "home/first";
+
 /// Names a process: new at every start, and when it was counted dead and goes on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
@@ -32,9 +37,9 @@ impl fmt::Display for NodeId {
 pub struct Me(Arc<RwLock<NodeId>>);
 
 impl Me {
-    /// A process by a fresh name.
-    pub fn new() -> Self {
-        Self(Arc::new(RwLock::new(fresh())))
+    /// A process by a fresh name, which lives in the data directory named `home`.
+    pub fn new(home: &str) -> Self {
+        Self(Arc::new(RwLock::new(fresh(home))))
     }
 
     /// The name.
@@ -47,14 +52,15 @@ impl Me {
     }
 }
 
-impl Default for Me {
-    fn default() -> Self {
-        Self::new()
-    }
+fn fresh(home: &str) -> NodeId {
+    NodeId(format!("{}{}", prefix(home), clock::id().simple()))
 }
 
-fn fresh() -> NodeId {
-    NodeId(format!("node_{}", clock::id().simple()))
+/// What the names of all processes of a data directory begin with, so that they are known for its own even when
+/// nothing but an event names them any more.
+fn prefix(home: &str) -> String {
+    let end = home.chars().count().saturating_sub(HOME_CHARS);
+    format!("node_{}_", home.chars().skip(end).collect::<String>())
 }
 
 /// Whether this process still counts as alive.
@@ -109,23 +115,36 @@ impl Nodes {
         &self.home
     }
 
-    /// Whether this data directory is the first that the database was used with.
+    /// Whether this data directory is the first that the database was used with: who asks first, is. That is kept as
+    /// a lease that nobody ever takes over, for rows of processes come and go.
     pub async fn is_first_home(&self) -> Result<bool, DatabaseError> {
-        let first: Option<String> =
-            sqlx::query_scalar("select home from node order by started_at, id limit 1")
-                .fetch_optional(self.database.reader())
-                .await?;
-        Ok(first.is_none_or(|home| home == self.home))
+        let home = self.home.clone();
+        let first: String = self
+            .database
+            .write(move |connection| {
+                Box::pin(async move {
+                    sqlx::query(
+                        "insert into lease (subject, node, epoch) values ($1, $2, 0)
+                         on conflict (subject) do nothing",
+                    )
+                    .bind(FIRST_HOME)
+                    .bind(home)
+                    .execute(&mut *connection)
+                    .await?;
+                    let first = sqlx::query_scalar("select node from lease where subject = $1")
+                        .bind(FIRST_HOME)
+                        .fetch_one(connection)
+                        .await?;
+                    Ok::<_, DatabaseError>(first)
+                })
+            })
+            .await?;
+        Ok(first == self.home)
     }
 
-    /// Whether the process `id` lives, or lived, in this process's data directory.
-    pub(super) async fn is_of_this_home(&self, id: &str) -> Result<bool, DatabaseError> {
-        let row = sqlx::query("select 1 from node where id = $1 and home = $2")
-            .bind(id.to_owned())
-            .bind(self.home.clone())
-            .fetch_optional(self.database.reader())
-            .await?;
-        Ok(row.is_some())
+    /// Whether the process `id` lives, or lived, in this process's data directory. Its row may be long gone.
+    pub(super) fn is_of_this_home(&self, id: &str) -> bool {
+        id.starts_with(&prefix(&self.home))
     }
 
     async fn enter(&self, id: &NodeId) -> Result<(), DatabaseError> {
@@ -180,7 +199,7 @@ impl Nodes {
     /// Goes on under a new name after a take-over. Whatever the old name held must be gone by now. The row comes
     /// before the name, so that nothing is ever begun under a name that does not count as alive.
     pub async fn rejoin(&self) -> Result<NodeId, DatabaseError> {
-        let new = fresh();
+        let new = fresh(&self.home);
         self.enter(&new).await?;
         self.me.rename(new.clone());
         Ok(new)

@@ -88,7 +88,7 @@ impl Rig {
     async fn new(running_max: usize) -> Result<Self> {
         let directory = tempfile::tempdir()?;
         let database = Database::open(DatabaseConfig::Directory(directory.path().to_owned())).await?;
-        let me = Me::new();
+        let me = Me::new("home");
         let limits = SessionLimits { sessions: 1000, stored_bytes: 1 << 30 };
         let sessions = Arc::new(Sessions::new(database.clone(), me.id().0, limits));
         let minute = Duration::from_mins(1);
