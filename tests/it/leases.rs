@@ -155,7 +155,7 @@ async fn what_a_principal_may_store_limits_its_calls() -> Result<()> {
         }
         ensure!(start.elapsed() < Duration::from_mins(1), "nothing was ever refused");
     };
-    ensure!(refused.contains("stored bytes") && refused.contains("did not run"), "{refused}");
+    ensure!(refused.contains("limits.stored_bytes") && refused.contains("did not run"), "{refused}");
     truth::check(&reader.events("full").await?)
 }
 

@@ -148,7 +148,7 @@ async fn limits_are_held(store: &Store) -> Result<()> {
     sessions.create(&owner(), None, &by()).await?;
     let third = sessions.open(&owner(), &"third".parse()?, &by()).await;
     ensure!(matches!(third, Err(SessionError::TooManySessions { limit: 2 })), "{third:?}");
-    ensure!(format!("{:#}", third.expect_err("refused")).contains("limit of 2 sessions"));
+    ensure!(format!("{:#}", third.expect_err("refused")).contains("you have 2 sessions"));
     let (other, other_by) = somebody_else();
     sessions.create(&other, None, &other_by).await?;
 
