@@ -8,7 +8,7 @@ use hands::{Handle, InstanceId, Lease};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::take::{delete_row, left_elsewhere, take};
+use super::take::{delete_row_of_gone, left_elsewhere, take};
 use super::{LeaseError, Leases};
 use crate::access::Principal;
 use crate::clock;
@@ -210,8 +210,16 @@ impl Slot {
             match body {
                 Body::HandLost { hand, .. } if hand == mine => note = note.or(Some(REPLACED)),
                 Body::HandReleased { hand, .. } if hand == mine => note = note.or(Some(RENEWED)),
-                Body::HandProvisioned { hand, node, .. } if hand == mine => {
-                    return Ok(if leases.nodes.is_of_this_home(&node) { note } else { Some(MOVED) });
+                Body::HandProvisioned { hand, node, instance: before } if hand == mine => {
+                    let here = leases.nodes.is_of_this_home(&node);
+                    if note.is_none() {
+                        // It was made, and the answer to its append was lost: nobody has said yet that it is gone.
+                        let work = if here { Work::Kept } else { Work::Gone };
+                        let before = InstanceId(before);
+                        written_once(self.append(leases, instance, &self.lost(&before, work)).await)?;
+                        delete_row_or_say(leases, &before).await;
+                    }
+                    return Ok(if here { note.or(Some(REPLACED)) } else { Some(MOVED) });
                 }
                 _ => {}
             }
@@ -318,7 +326,7 @@ fn written_once(written: Result<(), LeaseError>) -> Result<(), LeaseError> {
 
 /// A row that stays harms nobody: the log says that the instance is gone, and a later start removes it.
 async fn delete_row_or_say(leases: &Leases, id: &InstanceId) {
-    if let Err(error) = delete_row(leases, id).await {
+    if let Err(error) = delete_row_of_gone(leases, id).await {
         tracing::warn!(instance = %id, error = %error, "the row of an instance that is gone stays for now");
     }
 }

@@ -134,3 +134,19 @@ pub(super) async fn delete_row(leases: &Leases, id: &InstanceId) -> Result<(), D
         })
         .await
 }
+
+/// Removes the row of an instance unless the log still says that it is there: then the next one of its slot says first
+/// that it is gone.
+pub(super) async fn delete_row_of_gone(leases: &Leases, id: &InstanceId) -> Result<(), DatabaseError> {
+    let id = id.to_string();
+    leases
+        .database
+        .write(move |connection| {
+            Box::pin(async move {
+                let text = "delete from instance where id = $1 and lost = 1";
+                sqlx::query(text).bind(id).execute(connection).await?;
+                Ok::<_, DatabaseError>(())
+            })
+        })
+        .await
+}
