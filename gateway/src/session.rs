@@ -21,6 +21,7 @@ use std::sync::Arc;
 use futures_util::Stream;
 use jiff::Timestamp;
 use sqlx::any::AnyRow;
+use uuid::Uuid;
 
 pub use calls::{KeyedCall, OpenCall};
 pub use changes::{Change, Changes};
@@ -266,8 +267,8 @@ impl Sessions {
              order by id desc limit $4",
         )
         .bind(principal.0.clone())
-        // Behind every id.
-        .bind(listing.before.map_or_else(|| "sesn_~".to_owned(), |id| id.to_string()))
+        // Behind every id, in any collation: of their form and not one that is ever made.
+        .bind(listing.before.unwrap_or(SessionId(Uuid::max())).to_string())
         .bind(listing.status.map_or("", SessionStatus::as_str))
         .bind(i64::from(limit) + 1)
         .fetch_all(self.database.reader())
