@@ -65,6 +65,8 @@ impl fmt::Display for HandName {
 pub enum HandConfig {
     /// A sandbox on this machine.
     Sandbox(SandboxSettings),
+    /// An MCP server.
+    Mcp(McpSettings),
 }
 
 impl HandConfig {
@@ -72,6 +74,15 @@ impl HandConfig {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Sandbox(_) => "sandbox",
+            Self::Mcp(_) => "mcp",
+        }
+    }
+
+    /// Whether its calls are in the log.
+    pub fn logged(&self) -> Logged {
+        match self {
+            Self::Mcp(settings) if !settings.log => Logged::No,
+            Self::Mcp(_) | Self::Sandbox(_) => Logged::Yes,
         }
     }
 
@@ -79,7 +90,39 @@ impl HandConfig {
     pub fn idle(&self) -> Duration {
         match self {
             Self::Sandbox(settings) => Duration::from_secs(settings.idle_s),
+            Self::Mcp(settings) => Duration::from_secs(settings.idle_s),
         }
+    }
+}
+
+/// Whether calls of a hand are written to the session's log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Logged {
+    /// Before and after, durably.
+    Yes,
+    /// Not at all: whether a call ran at most once is then the server's to say.
+    No,
+}
+
+/// How an MCP server is reached and used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct McpSettings {
+    /// Its Streamable HTTP URL. Either this or `command`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// Program and arguments of a server on stdin and stdout. No shell.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+    /// Whether its calls are in the log. Default true.
+    pub log: bool,
+    /// An instance that no call used for so long is released, in seconds. Default 900.
+    pub idle_s: u64,
+}
+
+impl Default for McpSettings {
+    fn default() -> Self {
+        Self { url: None, command: Vec::new(), log: true, idle_s: 900 }
     }
 }
 

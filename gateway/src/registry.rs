@@ -39,11 +39,21 @@ pub struct Registered {
     pub origin: Origin,
     /// What executes.
     pub hand: Arc<dyn Hand>,
-    /// Its tools, in order of their names.
-    pub tools: Vec<Tool>,
+    /// Its tools as last looked at.
+    tools: RwLock<Arc<Vec<Tool>>>,
 }
 
 impl Registered {
+    /// Its tools, in order of their names. An MCP server's change while it is registered.
+    pub fn tools(&self) -> Arc<Vec<Tool>> {
+        self.tools.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Its tool of that name.
+    pub fn tool(&self, name: &str) -> Option<Tool> {
+        self.tools().iter().find(|tool| tool.name == name).cloned()
+    }
+
     /// The tool as clients of the whole gateway call it.
     pub fn full_name(&self, tool: &Tool) -> String {
         format!("{}{SEPARATOR}{}", self.name, tool.name)
@@ -57,7 +67,7 @@ impl Registered {
             "origin": self.origin,
             "config": self.config,
             "about": self.hand.about(),
-            "tools": self.tools.iter().map(|tool| self.full_name(tool)).collect::<Vec<_>>(),
+            "tools": self.tools().iter().map(|tool| self.full_name(tool)).collect::<Vec<_>>(),
         })
     }
 }
@@ -173,7 +183,7 @@ impl Registry {
     pub fn resolve(&self, full_name: &str) -> Option<(Arc<Registered>, Tool)> {
         let (hand, tool) = full_name.split_once(SEPARATOR)?;
         let hand = self.get(hand).ok()?;
-        let tool = hand.tools.iter().find(|known| known.name == tool)?.clone();
+        let tool = hand.tool(tool)?;
         Some((hand, tool))
     }
 
@@ -181,6 +191,7 @@ impl Registry {
     pub async fn add(&self, name: &HandName, config: &HandConfig) -> Result<Arc<Registered>, RegistryError> {
         match config {
             HandConfig::Sandbox(settings) => settings.check_hosts()?,
+            HandConfig::Mcp(_) => {}
         }
         let added = self.put(name, config, Origin::Added).await?;
         let (key, text) = (name.to_string(), serde_json::to_string(config).unwrap_or_default());
@@ -245,8 +256,13 @@ impl Registry {
         let mut tools =
             hand.tools().await.map_err(|source| RegistryError::Hand { name: name.clone(), source })?;
         tools.sort_by(|a, b| a.name.cmp(&b.name));
-        let registered =
-            Arc::new(Registered { name: name.clone(), config: config.clone(), origin, hand, tools });
+        let registered = Arc::new(Registered {
+            name: name.clone(),
+            config: config.clone(),
+            origin,
+            hand,
+            tools: RwLock::new(Arc::new(tools)),
+        });
         let mut hands = self.hands.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = hands.get(name) {
             return Err(RegistryError::Exists { name: name.clone(), origin: known.origin });

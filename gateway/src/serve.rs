@@ -326,6 +326,7 @@ impl Server {
 fn maker(program: PathBuf) -> crate::registry::Maker {
     Box::new(move |config: &HandConfig| match config {
         HandConfig::Sandbox(settings) => Ok(Arc::new(Sandbox::new(settings.resolve(program.clone())?))),
+        HandConfig::Mcp(_) => unimplemented!("made by the next commit"),
     })
 }
 

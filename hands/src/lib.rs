@@ -6,8 +6,10 @@
 //! **Invariant:** this crate knows nothing of sessions, logs, the vault or HTTP faces. It is
 //! given names and folders, never a credential.
 
+pub mod mcp;
 pub mod posix;
 pub mod sandbox;
+pub mod upstream;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -21,6 +23,7 @@ use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
+use crate::mcp::{Ask, AskNobody, Caller, McpFace, Notice, Object, Reply};
 use crate::sandbox::CopyError;
 
 /// Something that lists tools and executes them in instances of itself.
@@ -52,6 +55,11 @@ pub trait Hand: Send + Sync + 'static {
 
     /// How files go in and out of its instances, where they can.
     fn files(&self) -> Option<&dyn Files> {
+        None
+    }
+
+    /// What it has beyond tools, when it is an MCP server.
+    fn mcp(&self) -> Option<&dyn McpFace> {
         None
     }
 
@@ -103,7 +111,13 @@ pub struct Lease {
     /// The folder on this machine that holds the instance's persistent work. The hand makes it when
     /// it is missing; it outlives the instance.
     pub work: PathBuf,
+    /// On whose behalf. Means nothing to a hand but that what belongs to one owner is not for another.
+    pub owner: Owner,
 }
+
+/// Tells whose an instance is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Owner(pub String);
 
 /// A provisioned instance.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -123,6 +137,9 @@ pub struct Tool {
     pub input_schema: Map<String, Value>,
     /// Promises about its effects.
     pub effects: Effects,
+    /// Its definition as an MCP server gave it, to be shown whole. None for the kinds of hand that are ours.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub definition: Option<Arc<Object>>,
 }
 
 /// What a tool may change.
@@ -152,12 +169,26 @@ pub struct CallContext {
     pub cancel: CancellationToken,
     /// Where news of a running call goes.
     pub progress: Arc<dyn Progress>,
+    /// Who calls.
+    pub caller: Arc<Caller>,
+    /// Takes questions back to whoever called.
+    pub ask: Arc<dyn Ask>,
+}
+
+impl CallContext {
+    /// Of a caller that is told nothing and can't be asked, but can cancel.
+    pub fn quiet(cancel: CancellationToken) -> Self {
+        Self { cancel, progress: Arc::new(NoProgress), caller: Arc::default(), ask: Arc::new(AskNobody) }
+    }
 }
 
 /// Takes news of a running call. Must not block: what is too much is dropped.
 pub trait Progress: Send + Sync + 'static {
     /// The call printed something.
     fn output(&self, text: &str);
+
+    /// An MCP server said something about it.
+    fn notice(&self, notice: Notice);
 }
 
 /// Drops all news.
@@ -165,6 +196,8 @@ pub struct NoProgress;
 
 impl Progress for NoProgress {
     fn output(&self, _: &str) {}
+
+    fn notice(&self, _: Notice) {}
 }
 
 /// What a call gave back.
@@ -172,19 +205,26 @@ impl Progress for NoProgress {
 pub struct Outcome {
     /// How it ended.
     pub ending: Ending,
-    /// What there is to see.
+    /// What there is to see; empty when there is a reply.
     pub content: Vec<Content>,
+    /// What an MCP server answered, to be passed on unchanged.
+    pub reply: Option<Reply>,
 }
 
 impl Outcome {
+    /// An end with one text to see.
+    pub fn ended(ending: Ending, text: impl Into<String>) -> Self {
+        Self { ending, content: vec![Content::Text(text.into())], reply: None }
+    }
+
     /// The tool did what it was asked.
     pub fn ok(text: impl Into<String>) -> Self {
-        Self { ending: Ending::Ok, content: vec![Content::Text(text.into())] }
+        Self::ended(Ending::Ok, text)
     }
 
     /// The tool ran or was refused, and says why in one clear sentence.
     pub fn error(text: impl Into<String>) -> Self {
-        Self { ending: Ending::Error, content: vec![Content::Text(text.into())] }
+        Self::ended(Ending::Error, text)
     }
 }
 

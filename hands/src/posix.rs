@@ -238,7 +238,13 @@ fn tool(name: &str, description: String, effects: Effects, required: &[&str], pr
         ("required".to_owned(), required.into()),
         ("additionalProperties".to_owned(), false.into()),
     ];
-    Tool { name: name.to_owned(), description, input_schema: Map::from_iter(schema), effects }
+    Tool {
+        name: name.to_owned(),
+        description,
+        input_schema: Map::from_iter(schema),
+        effects,
+        definition: None,
+    }
 }
 
 impl Surroundings {

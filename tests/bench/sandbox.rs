@@ -2,12 +2,11 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use hands::sandbox::{Sandbox, SandboxConfig};
-use hands::{Call, CallContext, Ending, Hand, InstanceId, Lease, NoProgress};
+use hands::{Call, CallContext, Ending, Hand, InstanceId, Lease, Owner};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -24,6 +23,7 @@ pub(crate) async fn rows(scratch: &Path) -> Result<Vec<Row>> {
     let lease = Lease {
         instance: InstanceId(format!("bench-{}", std::process::id())),
         work: scratch.join("sandbox"),
+        owner: Owner("local:owner".to_owned()),
     };
     let handle = hand.provision(&lease).await?;
     let arguments = json!({"command": "true"}).as_object().cloned().unwrap_or_default();
@@ -35,7 +35,7 @@ pub(crate) async fn rows(scratch: &Path) -> Result<Vec<Row>> {
         let status = tokio::task::spawn_blocking(move || shell.status());
         ensure!(status.await??.success(), "bash -lc true failed on the host");
         let host = start.elapsed().as_secs_f64();
-        let context = CallContext { cancel: CancellationToken::new(), progress: Arc::new(NoProgress) };
+        let context = CallContext::quiet(CancellationToken::new());
         let start = Instant::now();
         let outcome = hand.execute(&handle, &call, context).await?;
         let inside = start.elapsed().as_secs_f64();

@@ -85,7 +85,8 @@ async fn output_streams_while_a_call_runs() {
         let (_folder, lease) = fresh();
         let handle = hand.provision(&lease).await.unwrap();
         let news = Arc::new(News::default());
-        let context = CallContext { cancel: CancellationToken::new(), progress: Arc::clone(&news) as _ };
+        let context =
+            CallContext { progress: Arc::clone(&news) as _, ..CallContext::quiet(CancellationToken::new()) };
         let cancel = context.cancel.clone();
         let call = call("bash", json!({"command": "echo early; sleep 60; echo late"}));
         let running = hand.execute(&handle, &call, context);
@@ -119,7 +120,8 @@ async fn a_cancelled_call_takes_everything_with_it_and_nothing_else() {
         bash(&*hand, &handle, "nohup sh -c 'while :; do echo x >> other; sleep 0.05; done' > /dev/null &")
             .await;
         let news = Arc::new(News::default());
-        let context = CallContext { cancel: CancellationToken::new(), progress: Arc::clone(&news) as _ };
+        let context =
+            CallContext { progress: Arc::clone(&news) as _, ..CallContext::quiet(CancellationToken::new()) };
         let cancel = context.cancel.clone();
         let call = call("bash", json!({"command": format!("{ESCAPEES} sleep 1000")}));
         let (outcome, ()) = tokio::join!(hand.execute(&handle, &call, context), async {
@@ -190,7 +192,8 @@ async fn a_killed_instance_is_lost_and_the_next_has_the_same_work() {
         let handle = hand.provision(&lease).await.unwrap();
         bash(&*hand, &handle, "echo kept > file").await;
         let news = Arc::new(News::default());
-        let context = CallContext { cancel: CancellationToken::new(), progress: Arc::clone(&news) as _ };
+        let context =
+            CallContext { progress: Arc::clone(&news) as _, ..CallContext::quiet(CancellationToken::new()) };
         let call = call("bash", json!({"command": "echo running; sleep 1000"}));
         let (lost, ()) = tokio::join!(hand.execute(&handle, &call, context), async {
             soon(|| news.0.lock().unwrap().contains("running")).await;

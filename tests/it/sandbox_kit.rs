@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hands::sandbox::{Sandbox, SandboxConfig};
 use hands::{
-    Call, CallContext, Content, Ending, Hand, HandError, InstanceId, Lease, NoProgress, Outcome, Progress,
+    Call, CallContext, Content, Ending, Hand, HandError, InstanceId, Lease, Outcome, Owner, Progress,
 };
 use rustix::process::Pid;
 use serde_json::{Value, json};
@@ -105,7 +105,11 @@ pub(crate) fn lease(folder: &Path, name: &str) -> Lease {
     // Unique over concurrent test processes: processes are found by it.
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let instance = format!("{name}-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-    Lease { instance: InstanceId(instance), work: folder.join("work").join(name) }
+    Lease {
+        instance: InstanceId(instance),
+        work: folder.join("work").join(name),
+        owner: Owner("local:owner".into()),
+    }
 }
 
 pub(crate) fn call(tool: &str, arguments: Value) -> Call {
@@ -114,10 +118,10 @@ pub(crate) fn call(tool: &str, arguments: Value) -> Call {
 }
 
 pub(crate) fn context() -> CallContext {
-    CallContext { cancel: CancellationToken::new(), progress: Arc::new(NoProgress) }
+    CallContext::quiet(CancellationToken::new())
 }
 
-pub(crate) fn seen(Outcome { ending, content }: Outcome) -> Seen {
+pub(crate) fn seen(Outcome { ending, content, .. }: Outcome) -> Seen {
     let text = content
         .into_iter()
         .map(|content| match content {
@@ -136,6 +140,8 @@ impl Progress for News {
     fn output(&self, text: &str) {
         self.0.lock().unwrap().push_str(text);
     }
+
+    fn notice(&self, _: hands::mcp::Notice) {}
 }
 
 /// The host's processes that hold up an instance: those with its name as an argument.

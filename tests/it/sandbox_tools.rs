@@ -33,7 +33,8 @@ async fn bytes_that_are_not_utf8_are_shown_and_noted() {
     assert_eq!(seen.text, "a\u{fffd}b\u{e9}\n[bytes that are not UTF-8 are shown as \u{fffd}]");
     // A character that arrives in two pieces is whole.
     let news = Arc::new(News::default());
-    let context = CallContext { cancel: CancellationToken::new(), progress: Arc::clone(&news) as _ };
+    let context =
+        CallContext { progress: Arc::clone(&news) as _, ..CallContext::quiet(CancellationToken::new()) };
     let pieces =
         json!({"command": "printf '\\303'; sleep 0.3; printf '\\251'; sleep 0.3; printf '\\342\\202'"});
     let outcome = self::seen(rig.try_call("bash", pieces, context).await.unwrap());

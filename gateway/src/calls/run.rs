@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use hands::{Call, CallContext, Content, Ending, HandError, Outcome, Progress};
+use hands::mcp::Notice;
+use hands::{Call, CallContext, Ending, HandError, Outcome, Progress};
 use jiff::SignedDuration;
 use tokio::sync::broadcast;
 
@@ -45,6 +46,8 @@ impl Progress for Sink {
         // Nobody listening is no error.
         let _ = self.0.send(Arc::from(text));
     }
+
+    fn notice(&self, _: Notice) {}
 }
 
 impl Inner {
@@ -83,8 +86,10 @@ impl Inner {
 
     async fn execute(&self, running: &Running, in_use: &InUse) -> Result<Outcome, HandError> {
         let call = Call { tool: running.ask.tool.name.clone(), arguments: running.ask.arguments.clone() };
-        let context =
-            CallContext { cancel: running.cancel.clone(), progress: Arc::new(Sink(running.output.clone())) };
+        let context = CallContext {
+            progress: Arc::new(Sink(running.output.clone())),
+            ..CallContext::quiet(running.cancel.clone())
+        };
         running.ask.hand.hand.execute(&in_use.instance.handle, &call, context).await
     }
 
@@ -134,7 +139,7 @@ impl Inner {
                 acquired = self.leases.acquire(ask.session, &ask.principal, &ask.hand) => acquired,
                 () = running.cancel.cancelled() => {
                     let text = "Cancelled before it started: the call did not run.";
-                    let outcome = Outcome { ending: Ending::Cancelled, content: vec![Content::Text(text.into())] };
+                    let outcome = Outcome::ended(Ending::Cancelled, text);
                     return self.refuse(running, tool_use_id, outcome).await;
                 }
             };

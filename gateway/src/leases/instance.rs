@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use hands::{Handle, InstanceId, Lease};
+use hands::{Handle, InstanceId, Lease, Owner};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
@@ -173,6 +173,7 @@ impl Slot {
         let lease = Lease {
             instance: instance.handle.instance.clone(),
             work: leases.work.join(self.session.to_string()).join(self.hand.name.as_str()),
+            owner: Owner(self.principal.to_string()),
         };
         let making = tokio::time::timeout(PROVISION_MAX, self.hand.hand.provision(&lease));
         let made = tokio::select! {

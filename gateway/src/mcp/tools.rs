@@ -43,12 +43,12 @@ impl Face {
             HandsInView::All => {
                 tools.extend(session_tools::TOOLS.iter().cloned());
                 for hand in self.gateway.registry.list() {
-                    tools.extend(hand.tools.iter().map(|tool| shown(tool, hand.full_name(tool))));
+                    tools.extend(hand.tools().iter().map(|tool| shown(tool, hand.full_name(tool))));
                 }
             }
             HandsInView::One(name) => {
                 let hand = self.gateway.registry.get(name.as_str()).map_err(|error| error::rpc(&error))?;
-                tools.extend(hand.tools.iter().map(|tool| shown(tool, tool.name.clone())));
+                tools.extend(hand.tools().iter().map(|tool| shown(tool, tool.name.clone())));
             }
         }
         let mut list = ListToolsResult::with_all_items(tools);
@@ -105,7 +105,7 @@ fn find(gateway: &Gateway, view: &View, name: &str) -> Option<(Arc<Registered>, 
         HandsInView::All => gateway.registry.resolve(name),
         HandsInView::One(hand) => {
             let hand = gateway.registry.get(hand.as_str()).ok()?;
-            let tool = hand.tools.iter().find(|tool| tool.name == name)?.clone();
+            let tool = hand.tool(name)?;
             Some((hand, tool))
         }
     }

@@ -11,7 +11,7 @@ use super::output::{Replaced, Text};
 use super::{
     Command, Ended, Failure, Input, Program, Report, Shell, Stop, Streams, Surroundings, add_note, decode,
 };
-use crate::{CallContext, Content, Effects, Ending, Outcome, Tool};
+use crate::{CallContext, Effects, Ending, Outcome, Tool};
 
 /// Seconds that a command may take when nobody says otherwise.
 const DEFAULT_TIMEOUT: u64 = 120;
@@ -105,5 +105,5 @@ fn outcome(text: Text, report: Report, seconds: u64) -> Outcome {
     for sentence in verdict.into_iter().chain(report.notes).chain(note) {
         add_note(&mut text, &sentence);
     }
-    Outcome { ending, content: vec![Content::Text(text)] }
+    Outcome::ended(ending, text)
 }

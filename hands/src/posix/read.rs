@@ -95,7 +95,7 @@ fn show_image(path: &str, image: &[u8]) -> Result<Outcome, Failure> {
     }
     let mime = if image.starts_with(b"\x89PNG") { "image/png" } else { "image/jpeg" };
     let content = Content::Image { data: Bytes::copy_from_slice(image), mime };
-    Ok(Outcome { ending: Ending::Ok, content: vec![content] })
+    Ok(Outcome { ending: Ending::Ok, content: vec![content], reply: None })
 }
 
 fn show_text(path: &str, bytes: &[u8], offset: u64, limit: u64, cut: Cut) -> Result<Outcome, Failure> {

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::{Command, Ended, Failure, Flow, Input, Program, Shell, Sink, Stop, Stream, Streams};
-use crate::{CallContext, Content, Ending, Outcome};
+use crate::{CallContext, Ending, Outcome};
 
 /// How long a file tool may take: a search through a large tree on a slow disk.
 const TIMEOUT: Duration = Duration::from_mins(2);
@@ -52,7 +52,7 @@ pub(super) async fn run(
     let done = |code, cut| Printed { code, output: kept.output, error, cut };
     let failed = |ending, text: String| {
         let text = std::iter::once(text).chain(report.notes).collect::<Vec<_>>().join("; ");
-        Failure::Ended(Outcome { ending, content: vec![Content::Text(text)] })
+        Failure::Ended(Outcome::ended(ending, text))
     };
     match report.ended {
         Ended::Exit(code) => Ok(done(code, Cut::Whole)),

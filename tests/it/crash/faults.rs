@@ -122,7 +122,7 @@ impl Rig {
 
     fn begin(&self, session: SessionId, command: &str) -> Result<Ticket> {
         let hand = self.registry.get("sandbox")?;
-        let tool = hand.tools.iter().find(|tool| tool.name == "bash").context("no bash")?.clone();
+        let tool = hand.tool("bash").context("no bash")?;
         let arguments = BTreeMap::from([("command", command)]);
         let Value::Object(arguments) = json!(arguments) else { bail!("no object") };
         let (by, principal) = (Self::by(), Principal::owner());

@@ -2,10 +2,9 @@
 //! `hold INSTANCE WORK` makes a sandbox, starts something in its background and stays.
 
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use hands::sandbox::{Sandbox, SandboxConfig};
-use hands::{Call, CallContext, Hand, InstanceId, Lease, NoProgress};
+use hands::{Call, CallContext, Hand, InstanceId, Lease};
 use serde_json::{Map, json};
 use tokio_util::sync::CancellationToken;
 
@@ -16,7 +15,11 @@ fn main() -> anyhow::Result<ExitCode> {
     }
     let [hold, instance, work] = arguments.as_slice() else { return Ok(ExitCode::FAILURE) };
     anyhow::ensure!(hold == "hold");
-    let lease = Lease { instance: InstanceId(instance.to_string_lossy().into_owned()), work: work.into() };
+    let lease = Lease {
+        instance: InstanceId(instance.to_string_lossy().into_owned()),
+        work: work.into(),
+        owner: hands::Owner("local:owner".into()),
+    };
     tokio::runtime::Runtime::new()?.block_on(run(lease))
 }
 
@@ -25,7 +28,7 @@ async fn run(lease: Lease) -> anyhow::Result<ExitCode> {
     let handle = hand.provision(&lease).await?;
     let command = "setsid sh -c 'while :; do echo x >> beats; sleep 0.05; done' > /dev/null 2>&1 &";
     let call = Call { tool: "bash".into(), arguments: Map::from_iter([("command".into(), json!(command))]) };
-    let context = CallContext { cancel: CancellationToken::new(), progress: Arc::new(NoProgress) };
+    let context = CallContext::quiet(CancellationToken::new());
     hand.execute(&handle, &call, context).await?;
     println!("started");
     std::future::pending().await

@@ -68,7 +68,7 @@ async fn call(
     Json(called): Json<Called>,
 ) -> Result<Json<Value>, Refusal> {
     let hand = gateway.registry.get(&hand)?;
-    let tool = hand.tools.iter().find(|tool| tool.name == called.tool).cloned();
+    let tool = hand.tool(&called.tool);
     let tool = tool
         .ok_or_else(|| Refusal::missing(format!("the hand {} has no tool {:?}", hand.name, called.tool)))?;
     let principal = Principal::owner();
