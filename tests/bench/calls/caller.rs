@@ -8,6 +8,7 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 /// Which protocol a client or a server speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +45,8 @@ pub(crate) struct Caller {
     sender: http1::SendRequest<Full<Bytes>>,
     session: Option<String>,
     last_id: u64,
+    /// Ends with the caller.
+    _driver: JoinSet<hyper::Result<()>>,
 }
 
 impl Caller {
@@ -51,8 +54,9 @@ impl Caller {
         let stream = TcpStream::connect(&target.authority).await?;
         stream.set_nodelay(true)?;
         let (sender, driver) = http1::handshake(TokioIo::new(stream)).await?;
-        tokio::spawn(driver);
-        let mut caller = Self { target: target.clone(), sender, session: None, last_id: 0 };
+        let mut drivers = JoinSet::new();
+        drivers.spawn(driver);
+        let mut caller = Self { target: target.clone(), sender, session: None, last_id: 0, _driver: drivers };
         if target.era == Era::Legacy {
             let about = json!({"protocolVersion": target.era.version(), "capabilities": {},
                 "clientInfo": {"name": "bench", "version": "0"}});
@@ -148,7 +152,7 @@ impl Caller {
 
 /// The last `data:` of an event stream that is not empty: the response.
 fn last_message(body: &Bytes) -> Bytes {
-    let data = body.split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"data:"));
-    let last = data.map(<[u8]>::trim_ascii).filter(|data| !data.is_empty()).last();
+    let mut data = body.split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"data:"));
+    let last = data.map(<[u8]>::trim_ascii).rfind(|data| !data.is_empty());
     last.map_or_else(Bytes::new, |data| body.slice_ref(data))
 }

@@ -24,6 +24,7 @@ use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpListener, TcpStream};
+use tokio_util::task::TaskTracker;
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -89,6 +90,7 @@ async fn echo(listener: TcpListener) -> Result<()> {
         Arc::new(LocalSessionManager::default()),
         config,
     );
+    let tasks = TaskTracker::new();
     loop {
         let stream = accept(&listener).await?;
         let service = service.clone();
@@ -96,7 +98,7 @@ async fn echo(listener: TcpListener) -> Result<()> {
             let service = service.clone();
             async move { Ok::<_, Infallible>(service.handle(request).await) }
         });
-        tokio::spawn(async move {
+        tasks.spawn(async move {
             http1::Builder::new().timer(TokioTimer::new()).serve_connection(stream, handle).await
         });
     }
@@ -107,7 +109,7 @@ async fn proxy(listener: TcpListener, to: &str) -> Result<()> {
     connector.set_nodelay(true);
     let client: Client<_, Incoming> =
         Client::builder(TokioExecutor::new()).pool_max_idle_per_host(256).build(connector);
-    let to: Arc<str> = Arc::from(to);
+    let (to, tasks): (Arc<str>, _) = (Arc::from(to), TaskTracker::new());
     loop {
         let stream = accept(&listener).await?;
         let (client, to) = (client.clone(), to.clone());
@@ -115,7 +117,7 @@ async fn proxy(listener: TcpListener, to: &str) -> Result<()> {
             let (client, to) = (client.clone(), to.clone());
             async move { anyhow::Ok(client.request(readdressed(request, &to)?).await?) }
         });
-        tokio::spawn(async move { http1::Builder::new().serve_connection(stream, handle).await });
+        tasks.spawn(async move { http1::Builder::new().serve_connection(stream, handle).await });
     }
 }
 
