@@ -13,12 +13,15 @@ mod http;
 mod legacy;
 mod pages;
 mod peer;
+mod process;
 mod server;
 mod stdio;
 mod tasks;
 mod tools;
 
 use anyhow::{Context, Result, bail};
+
+pub use self::process::{Fixture, binary};
 
 /// How the server is started.
 #[derive(Clone, Debug, Default)]
