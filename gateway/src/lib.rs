@@ -11,5 +11,6 @@ pub mod hand;
 pub mod leases;
 pub mod mcp;
 pub mod registry;
+pub mod seal;
 pub mod serve;
 pub mod session;

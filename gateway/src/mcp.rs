@@ -10,6 +10,7 @@ mod resources;
 mod results;
 mod session_tools;
 mod tools;
+pub mod uris;
 pub mod wire;
 
 use std::borrow::Cow;

@@ -3,6 +3,8 @@
 //! Hands come from `manyhands.toml` (read-only) and from the database (added at run time). One name in
 //! both is refused, naming both.
 
+pub mod names;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -15,9 +17,6 @@ use tokio::sync::watch;
 use crate::clock;
 use crate::database::{Database, DatabaseError};
 use crate::hand::{BadHandName, BadMount, HandConfig, HandName};
-
-/// Between a hand's name and its tool's.
-pub const SEPARATOR: &str = "__";
 
 /// Where a hand was registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -56,7 +55,7 @@ impl Registered {
 
     /// The tool as clients of the whole gateway call it.
     pub fn full_name(&self, tool: &Tool) -> String {
-        format!("{}{SEPARATOR}{}", self.name, tool.name)
+        names::full(&self.name, &tool.name)
     }
 
     /// What `hand list` and `hand show` say of it.
@@ -181,9 +180,9 @@ impl Registry {
 
     /// The hand and tool that clients call `full_name`.
     pub fn resolve(&self, full_name: &str) -> Option<(Arc<Registered>, Tool)> {
-        let (hand, tool) = full_name.split_once(SEPARATOR)?;
+        let (hand, _) = full_name.split_once(names::SEPARATOR)?;
         let hand = self.get(hand).ok()?;
-        let tool = hand.tool(tool)?;
+        let tool = hand.tools().iter().find(|tool| hand.full_name(tool) == full_name).cloned()?;
         Some((hand, tool))
     }
 

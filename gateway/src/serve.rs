@@ -29,6 +29,7 @@ use crate::leases::node::{Me, Nodes};
 use crate::leases::{LeaseError, Leases};
 use crate::mcp::wire::host_origin::NotAPlace;
 use crate::registry::{Registry, RegistryError};
+use crate::seal::Sealer;
 use crate::session::{SessionLimits, Sessions};
 
 pub use own::{OwnError, SOCKET_FILE, TOKEN_FILE, read_token};
@@ -65,6 +66,8 @@ pub struct Gateway {
     pub calls: Calls,
     /// The bearer tokens.
     pub tokens: Tokens,
+    /// Seals what clients bring back.
+    pub sealer: Sealer,
     /// Fires when the gateway goes down: nothing new begins, and who only listens is let go.
     pub closing: CancellationToken,
     /// Everything that runs beside a request.
@@ -161,6 +164,7 @@ impl Gateway {
         let running_max = config.limits.running_calls;
         let calls = Calls::new(sessions.clone(), log, leases.clone(), running_max, hurry.clone());
         let tokens = Tokens::new(database.clone());
+        let sealer = Sealer::open_key(&database).await?;
         own.owner_token(&tokens, &nodes).await?;
         let gateway = Arc::new(Self {
             config,
@@ -169,6 +173,7 @@ impl Gateway {
             leases,
             calls,
             tokens,
+            sealer,
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
             requests: TaskTracker::new(),
