@@ -20,7 +20,7 @@ use crate::database::{Database, DatabaseError};
 const KEY_NAME: &str = "seal";
 /// Bytes of the key.
 const KEY_BYTES: usize = 32;
-/// Bytes of a nonce. (XChaCha20: long enough to be random.)
+/// Bytes of a nonce. (`XChaCha20`: long enough to be random.)
 const NONCE_BYTES: usize = 24;
 /// Bytes of the time after which a seal is worth nothing.
 const EXPIRY_BYTES: usize = 8;

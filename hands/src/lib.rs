@@ -58,6 +58,11 @@ pub trait Hand: Send + Sync + 'static {
         None
     }
 
+    /// How the state of its instances is kept and brought back, where it can be.
+    fn checkpoints(&self) -> Option<&dyn Checkpoints> {
+        None
+    }
+
     /// What it has beyond tools, when it is an MCP server.
     fn mcp(&self) -> Option<&dyn McpFace> {
         None
@@ -90,6 +95,17 @@ pub trait Files: Send + Sync {
         moved: &(dyn Fn(u64) + Send + Sync),
         cancel: &CancellationToken,
     ) -> Result<(), CopyError>;
+}
+
+/// Keeps the state of instances beside their work, where it outlives them, and brings it back.
+#[async_trait]
+pub trait Checkpoints: Send + Sync {
+    /// Keeps the state as `name`, durably; an earlier one of that name is replaced only when this one is whole. Names are
+    /// `[a-z0-9][a-z0-9-]{0,31}`.
+    async fn checkpoint(&self, handle: &Handle, name: &str) -> Result<(), HandError>;
+
+    /// Brings the state back that was kept as `name`, in this or in an earlier instance of the same work.
+    async fn restore(&self, handle: &Handle, name: &str) -> Result<(), HandError>;
 }
 
 /// Names one instance of a hand: unique over all nodes and starts, safe in a path.

@@ -1,5 +1,7 @@
 //! An MCP server as a hand, of either era, over HTTP or as a child process: the only MCP client.
 
+mod clean;
+
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;

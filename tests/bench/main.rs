@@ -3,6 +3,7 @@
 //! Each file gives the rows of one room; this one prints them, and fails when a *must* is missed. `make bench
 //! ROWS=sandbox` measures one file's alone.
 
+mod calls;
 mod disk;
 mod log;
 mod process;
@@ -14,7 +15,7 @@ use std::path::Path;
 use anyhow::{Result, bail, ensure};
 
 /// The files with rows, in the order of the table.
-const ROOMS: [&str; 3] = ["log", "process", "sandbox"];
+const ROOMS: [&str; 4] = ["log", "process", "sandbox", "calls"];
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -39,6 +40,7 @@ async fn rows(room: &str, scratch: &Path) -> Result<Vec<report::Row>> {
         "log" => log::rows(scratch).await,
         "process" => process::rows(scratch).await,
         "sandbox" => sandbox::rows(scratch).await,
+        "calls" => calls::rows(scratch).await,
         _ => bail!("no rows called {room}: there are {}", ROOMS.join(", ")),
     }
 }

@@ -77,8 +77,9 @@ fn rewrite_ui(hand: &HandName, object: &mut Object) {
 }
 
 fn rewrite(hand: &HandName, uri: Option<&mut Value>) {
-    if let Some(Value::String(uri)) = uri {
-        *uri = shown(hand, uri);
+    let Some(uri) = uri else { return };
+    if let Value::String(text) = uri {
+        *text = shown(hand, text);
     }
 }
 
