@@ -152,7 +152,7 @@ impl Caller {
 
 /// The last `data:` of an event stream that is not empty: the response.
 fn last_message(body: &Bytes) -> Bytes {
-    let mut data = body.split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"data:"));
+    let data = body.split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"data:"));
     let last = data.map(<[u8]>::trim_ascii).rfind(|data| !data.is_empty());
     last.map_or_else(Bytes::new, |data| body.slice_ref(data))
 }
