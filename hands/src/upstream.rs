@@ -26,8 +26,6 @@ mod shared;
 mod stdio;
 mod wire;
 
-mod clean;
-
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
