@@ -4,6 +4,8 @@
 //! its default. Its environment name is `MANYHANDS_` and its path in the file, in capitals, joined by `_`:
 //! `limits.running_calls` is `MANYHANDS_LIMITS_RUNNING_CALLS`.
 
+mod reload;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -13,7 +15,9 @@ use etcetera::BaseStrategy as _;
 use secrecy::SecretString;
 use serde::Deserialize;
 
-use crate::hand::{HandConfig, HandName, SandboxSettings};
+use crate::hand::{BadHand, HandConfig, HandName, SandboxSettings};
+
+pub use reload::{FileRead, Reread, Stamp};
 
 /// What environment names of settings begin with.
 const ENVIRONMENT: &str = "MANYHANDS_";
@@ -67,6 +71,9 @@ pub struct Config {
     pub limits: Limits,
     /// The hands. Default: one sandbox called `sandbox`.
     pub hands: BTreeMap<HandName, HandConfig>,
+    /// The file that says so, as it was when it was read.
+    #[serde(skip)]
+    pub file: FileRead,
 }
 
 /// How processes on one database watch each other.
@@ -158,6 +165,16 @@ pub enum ConfigError {
         /// What it must be.
         message: String,
     },
+    /// A hand can be read, and makes no sense.
+    #[error("{from}: the hand {name} can't be: {source}")]
+    Hand {
+        /// The file's path, and the line where the hand begins.
+        from: String,
+        /// Its name.
+        name: HandName,
+        /// Why.
+        source: BadHand,
+    },
     /// There is no home directory to keep data in.
     #[error("there is no home directory to keep data in: set HOME, or name a directory with --data")]
     NoHome,
@@ -176,6 +193,7 @@ impl Config {
     /// the environment. `data` is what the command line says of the data directory.
     pub fn load(file: Option<&Path>, data: Option<&Path>) -> Result<Loaded, ConfigError> {
         let (path, required) = file.map_or((Path::new("manyhands.toml"), false), |path| (path, true));
+        let stamp = Stamp::of(path);
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
             Err(error) if !required && error.kind() == std::io::ErrorKind::NotFound => String::new(),
@@ -183,6 +201,8 @@ impl Config {
         };
         let environment = environment()?;
         let mut config = Self::parse(&text, path, environment.iter().cloned())?;
+        let path = std::path::absolute(path).unwrap_or(path.to_owned());
+        config.file = FileRead { path, stamp, others: reload::others(&text) };
         if let Some(data) = data {
             data.clone_into(&mut config.data);
         } else if config.data.as_os_str().is_empty() {
@@ -210,11 +230,27 @@ impl Config {
                 .map_err(|message| ConfigError::Invalid { from: name, message })?;
         }
         config.check()?;
+        config.place_hands(text, path)?;
         if config.hands.is_empty() {
             let name = "sandbox".parse().map_err(|_| ConfigError::NoHome)?;
             config.hands.insert(name, HandConfig::Sandbox(SandboxSettings::default()));
         }
         Ok(config)
+    }
+
+    /// Refuses hands that make no sense. Relative paths are seen from the file's folder, whoever's current one it is.
+    fn place_hands(&mut self, text: &str, path: &Path) -> Result<(), ConfigError> {
+        let file = std::path::absolute(path).unwrap_or(path.to_owned());
+        let (folder, home) = (file.parent().unwrap_or(&file), etcetera::home_dir().ok());
+        for (name, hand) in &mut self.hands {
+            hand.place(folder, home.as_deref());
+            hand.check().map_err(|source| ConfigError::Hand {
+                from: place_of(path, line_of_hand(text, name)),
+                name: name.clone(),
+                source,
+            })?;
+        }
+        Ok(())
     }
 
     /// Refuses what can be read and makes no sense.
@@ -271,8 +307,16 @@ impl Default for Config {
             nodes: Nodes::default(),
             limits: Limits::default(),
             hands: BTreeMap::new(),
+            file: FileRead::default(),
         }
     }
+}
+
+/// A variable of this process's environment, for a hand that is set up with its name. None when it is not there, empty,
+/// or no text.
+#[expect(clippy::disallowed_methods, reason = "this is the door")]
+pub fn variable(name: &str) -> Option<SecretString> {
+    std::env::var(name).ok().filter(|value| !value.is_empty()).map(Into::into)
 }
 
 /// What of the environment is meant for us.
@@ -292,11 +336,20 @@ fn environment() -> Result<Vec<(String, String)>, ConfigError> {
 fn in_file(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
     let line =
         error.span().and_then(|span| text.get(..span.start)).map(|before| before.matches('\n').count() + 1);
-    let from = match line {
+    ConfigError::Invalid { from: place_of(path, line), message: one_line(error) }
+}
+
+fn place_of(path: &Path, line: Option<usize>) -> String {
+    match line {
         Some(line) => format!("{}, line {line}", path.display()),
         None => path.display().to_string(),
-    };
-    ConfigError::Invalid { from, message: one_line(error) }
+    }
+}
+
+/// Where the table of a hand begins, when it has a head of its own.
+fn line_of_hand(text: &str, name: &HandName) -> Option<usize> {
+    let head = format!("[hands.{name}]");
+    text.lines().position(|line| line.trim_start().starts_with(&head)).map(|line| line + 1)
 }
 
 fn one_line(error: &toml::de::Error) -> String {

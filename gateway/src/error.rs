@@ -155,11 +155,13 @@ impl Faced for LeaseError {
 impl Faced for RegistryError {
     fn kind(&self) -> Kind {
         match self {
-            Self::BadName(_) | Self::Exists { .. } | Self::Twice(_) | Self::ReadOnly(_) | Self::Mount(_) => {
-                Kind::Invalid
-            }
+            Self::BadName(_)
+            | Self::Exists { .. }
+            | Self::Twice(_)
+            | Self::ReadOnly(_)
+            | Self::Senseless { .. } => Kind::Invalid,
             Self::Unknown(_) => Kind::Missing,
-            Self::Hand { .. } => Kind::Unavailable,
+            Self::Hand { .. } | Self::NoAnswer { .. } => Kind::Unavailable,
             Self::Corrupt(_) => Kind::Internal,
             Self::Database(error) => error.kind(),
         }

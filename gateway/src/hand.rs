@@ -1,12 +1,20 @@
 //! How hands are named and set up: the same in `manyhands.toml` and in the database.
 
+mod mcp;
+mod sandbox;
+mod source;
+
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
-use hands::sandbox::{Access, Mount, SandboxConfig};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use mcp::{BadServer, McpSettings, Protocol, Share};
+pub use sandbox::{BadMount, Network, SandboxSettings, split_mount};
+pub use source::{Source, Variables};
 
 /// Longest name of a hand, in characters.
 const HAND_NAME_MAX: usize = 24;
@@ -69,7 +77,58 @@ pub enum HandConfig {
     Mcp(McpSettings),
 }
 
+/// Why a hand can't be as it is set up.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadHand {
+    /// A mount of a sandbox.
+    #[error(transparent)]
+    Mount(#[from] BadMount),
+    /// What is said of an MCP server.
+    #[error(transparent)]
+    Server(#[from] BadServer),
+}
+
 impl HandConfig {
+    /// Refuses what can be read and makes no sense. Touches nothing.
+    pub fn check(&self) -> Result<(), BadHand> {
+        match self {
+            // Its mounts are read when it is made.
+            Self::Sandbox(_) => Ok(()),
+            Self::Mcp(settings) => Ok(settings.check()?),
+        }
+    }
+
+    /// Makes relative paths absolute, as seen from `folder`; `home` is `~`.
+    pub fn place(&mut self, folder: &Path, home: Option<&Path>) {
+        match self {
+            // The host's end of a mount is refused unless it is absolute.
+            Self::Sandbox(_) => {}
+            Self::Mcp(settings) => settings.place(folder, home),
+        }
+    }
+
+    /// As listings show it: without the values of variables and headers, and without what looks like a credential.
+    pub fn shown(&self) -> Value {
+        let mut shown = match self {
+            Self::Sandbox(settings) => serde_json::to_value(settings).unwrap_or_default(),
+            Self::Mcp(settings) => settings.shown(),
+        };
+        shown["kind"] = self.kind().into();
+        shown
+    }
+
+    /// What a brain is told of a lost instance: what the next call gets, and what is gone.
+    pub fn loss(&self) -> &'static str {
+        match self {
+            Self::Sandbox(_) => {
+                "The next call gets a fresh instance with the same /workspace; background processes and files outside \
+                 /workspace are gone."
+            }
+            Self::Mcp(settings) if settings.url.is_some() => "The next call connects to the server anew.",
+            Self::Mcp(_) => "The next call starts the server anew: what it kept in memory is gone.",
+        }
+    }
+
     /// The kind's name.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -86,6 +145,17 @@ impl HandConfig {
         }
     }
 
+    /// What one of its instances costs this machine.
+    pub fn weight(&self) -> Weight {
+        match self {
+            Self::Sandbox(_) => Weight::Own,
+            Self::Mcp(settings) if settings.url.is_none() && settings.share() == Share::Session => {
+                Weight::Own
+            }
+            Self::Mcp(_) => Weight::Shared,
+        }
+    }
+
     /// How long an instance lives that nobody calls.
     pub fn idle(&self) -> Duration {
         match self {
@@ -95,6 +165,15 @@ impl HandConfig {
     }
 }
 
+/// What an instance costs this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weight {
+    /// Processes of its own: it counts against `limits.instances`.
+    Own,
+    /// Next to nothing: a connection, or a share of a process that others have as well.
+    Shared,
+}
+
 /// Whether calls of a hand are written to the session's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Logged {
@@ -102,127 +181,4 @@ pub enum Logged {
     Yes,
     /// Not at all: whether a call ran at most once is then the server's to say.
     No,
-}
-
-/// How an MCP server is reached and used.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct McpSettings {
-    /// Its Streamable HTTP URL. Either this or `command`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub url: Option<String>,
-    /// Program and arguments of a server on stdin and stdout. No shell.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub command: Vec<String>,
-    /// Whether its calls are in the log. Default true.
-    pub log: bool,
-    /// An instance that no call used for so long is released, in seconds. Default 900.
-    pub idle_s: u64,
-}
-
-impl Default for McpSettings {
-    fn default() -> Self {
-        Self { url: None, command: Vec::new(), log: true, idle_s: 900 }
-    }
-}
-
-/// How a sandbox is set up.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct SandboxSettings {
-    /// Folders of this machine inside it: `HOST:/path` or `HOST:/path:ro`.
-    pub mounts: Vec<String>,
-    /// What it can reach. Default none.
-    pub network: Network,
-    /// An instance that no call used for so long is released, in seconds; `/workspace` stays. Default 900.
-    pub idle_s: u64,
-}
-
-impl Default for SandboxSettings {
-    fn default() -> Self {
-        Self { mounts: Vec::new(), network: Network::None, idle_s: 900 }
-    }
-}
-
-/// Why a mount can't be.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadMount {
-    /// Not the form of one.
-    #[error("{0:?} is no mount: write HOST:/path or HOST:/path:ro, both absolute")]
-    Form(String),
-    /// There is nothing at the host's end.
-    #[error("there is no {} on this machine to mount", .0.display())]
-    Missing(PathBuf),
-    /// The sandbox has something of its own there.
-    #[error("nothing can be mounted at {}: the sandbox has its own, name a place such as /project", .0.display())]
-    Place(PathBuf),
-    /// Two mounts want one place.
-    #[error("two mounts have the place {}: give each its own", .0.display())]
-    Twice(PathBuf),
-}
-
-impl SandboxSettings {
-    /// What the sandbox is made of. `program` is our own executable. Whether the host's ends are there is looked at
-    /// when an instance starts: a folder that went away harms only calls of this hand.
-    pub fn resolve(&self, program: PathBuf) -> Result<SandboxConfig, BadMount> {
-        let mounts = self.mounts.iter().map(|mount| read_mount(mount)).collect::<Result<Vec<_>, _>>()?;
-        for (n, mount) in mounts.iter().enumerate() {
-            if mounts.iter().take(n).any(|earlier| earlier.at == mount.at) {
-                return Err(BadMount::Twice(mount.at.clone()));
-            }
-        }
-        let network = match self.network {
-            Network::None => hands::sandbox::Network::None,
-            Network::Host => hands::sandbox::Network::Host,
-        };
-        Ok(SandboxConfig { mounts, network, ..SandboxConfig::new(program) })
-    }
-
-    /// Refuses mounts of what is not there: for those that are being added.
-    pub fn check_hosts(&self) -> Result<(), BadMount> {
-        for mount in &self.mounts {
-            let host = read_mount(mount)?.host;
-            if !host.exists() {
-                return Err(BadMount::Missing(host));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// `HOST:/path` or `HOST:/path:ro`, in its parts.
-pub fn split_mount(text: &str) -> Result<(&str, &str, Access), BadMount> {
-    let (rest, access) = match text.strip_suffix(":ro") {
-        Some(rest) => (rest, Access::ReadOnly),
-        None => (text.strip_suffix(":rw").unwrap_or(text), Access::ReadWrite),
-    };
-    match rest.rsplit_once(':') {
-        Some((host, at)) if !host.is_empty() && at.starts_with('/') => Ok((host, at, access)),
-        _ => Err(BadMount::Form(text.to_owned())),
-    }
-}
-
-fn read_mount(text: &str) -> Result<Mount, BadMount> {
-    let (host, at, access) = split_mount(text)?;
-    // Rebuilt of its parts, so that `/a//b/` and `/a/b` are one place.
-    let (host, at) = (PathBuf::from(host), Path::new(at).components().collect::<PathBuf>());
-    if !host.is_absolute() {
-        return Err(BadMount::Form(text.to_owned()));
-    }
-    if !hands::sandbox::may_mount_at(&at) {
-        return Err(BadMount::Place(at));
-    }
-    let host = host.canonicalize().unwrap_or(host);
-    Ok(Mount { host, at, access })
-}
-
-/// What a sandbox can reach.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Network {
-    /// Nothing but itself.
-    #[default]
-    None,
-    /// All that this machine can.
-    Host,
 }

@@ -7,6 +7,8 @@
 
 mod instance;
 pub mod node;
+mod notes;
+mod room;
 mod settle;
 mod take;
 mod work;
@@ -54,9 +56,9 @@ pub struct Leases {
 /// Why there is no instance.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
-    /// The principal has as many as it may.
+    /// The principal has as many as it may, and calls run in all of them.
     #[error(
-        "{limit} instances of hands are alive, the most that one principal may have (limits.instances): release one with hand_release, or wait until one is idle"
+        "{limit} instances of hands are alive, the most that one principal may have (limits.instances), and calls run in all of them: wait for one of the calls, or cancel it"
     )]
     TooMany {
         /// The limit.
@@ -142,11 +144,11 @@ impl Leases {
         principal: &Principal,
         hand: &Arc<Registered>,
     ) -> Result<InUse, LeaseError> {
-        let (slot, replaced) = self.slot_or_new(session, principal, hand)?;
         let useless = self.useless().child_token();
         let _given_up = useless.clone().drop_guard();
-        let leases = Arc::clone(self);
+        let (leases, principal, hand) = (Arc::clone(self), principal.clone(), hand.clone());
         let making = self.making.spawn(async move {
+            let (slot, replaced) = leases.slot_with_room(session, &principal, &hand).await?;
             if let Some(replaced) = replaced {
                 // Of a hand by the same name that was removed while a call was about to use it.
                 replaced.release_now(&leases).await?;
@@ -180,13 +182,19 @@ impl Leases {
         }
     }
 
-    /// Releases everything, at shutdown or when a hand is removed.
-    pub async fn release_all(&self, of: Option<&HandName>) {
-        if of.is_none() {
-            self.make_useless();
-        }
-        let slots = self.all().into_iter().filter(|slot| of.is_none_or(|hand| *hand == slot.hand.name));
-        let released = slots.map(|slot| async move {
+    /// Releases everything, at shutdown.
+    pub async fn release_all(&self) {
+        self.make_useless();
+        self.release_slots(|_| true).await;
+    }
+
+    /// Releases everything of a hand that is registered no more. What another of the same name has stays.
+    pub async fn release_of(&self, hand: &Arc<Registered>) {
+        self.release_slots(|slot| Arc::ptr_eq(&slot.hand, hand)).await;
+    }
+
+    async fn release_slots(&self, which: impl Fn(&Slot) -> bool) {
+        let released = self.all().into_iter().filter(|slot| which(slot)).map(|slot| async move {
             if let Err(error) = slot.release_now(self).await {
                 tracing::warn!(session.id = %slot.session, hand.name = %slot.hand.name, error = %error, "an instance could not be released");
             }
@@ -232,29 +240,6 @@ impl Leases {
 
     fn slot(&self, session: SessionId, hand: &HandName) -> Option<Arc<Slot>> {
         self.slots().get(&(session, hand.clone())).cloned()
-    }
-
-    /// The slot, and the one that was in its place.
-    fn slot_or_new(
-        &self,
-        session: SessionId,
-        principal: &Principal,
-        hand: &Arc<Registered>,
-    ) -> Result<(Arc<Slot>, Option<Arc<Slot>>), LeaseError> {
-        let mut slots = self.slots();
-        // A slot that holds nothing and that nobody waits for is only memory.
-        slots.retain(|_, slot| slot.is_live() || Arc::strong_count(slot) > 1);
-        let key = (session, hand.name.clone());
-        if let Some(slot) = slots.get(&key).filter(|slot| Arc::ptr_eq(&slot.hand, hand)) {
-            return Ok((slot.clone(), None));
-        }
-        let others = slots.iter().filter(|(other, slot)| **other != key && slot.principal == *principal);
-        if others.count() >= self.instances_max {
-            return Err(LeaseError::TooMany { limit: self.instances_max });
-        }
-        let slot = Arc::new(Slot::new(session, principal.clone(), hand.clone()));
-        let replaced = slots.insert(key, slot.clone());
-        Ok((slot, replaced))
     }
 
     /// Calls off all makings of instances.

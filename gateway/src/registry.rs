@@ -1,22 +1,28 @@
 //! Which hands there are, and what their tools are called.
 //!
-//! Hands come from `manyhands.toml` (read-only) and from the database (added at run time). One name in
-//! both is refused, naming both.
+//! Hands come from `manyhands.toml` (read-only; the file may change while the gateway runs) and from the database (added
+//! at run time). One name in both is refused, naming both. What MCP servers offer is kept in the database.
 
+mod keep;
 pub mod names;
+mod offer;
+mod registered;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use hands::{Hand, HandError, Tool};
+use hands::mcp::Catalogue;
+use hands::{Hand, HandError};
 use serde::Serialize;
-use serde_json::Value;
 use sqlx::Row as _;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::clock;
 use crate::database::{Database, DatabaseError};
-use crate::hand::{BadHandName, BadMount, HandConfig, HandName};
+use crate::hand::{BadHand, BadHandName, HandConfig, HandName};
+pub use registered::Registered;
 
 /// Where a hand was registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -28,51 +34,27 @@ pub enum Origin {
     Added,
 }
 
-/// A hand that sessions can use.
-pub struct Registered {
+/// What a hand is made of.
+pub struct Making<'a> {
     /// Its name.
-    pub name: HandName,
+    pub name: &'a HandName,
     /// How it is set up.
-    pub config: HandConfig,
-    /// Where that is written.
-    pub origin: Origin,
-    /// What executes.
-    pub hand: Arc<dyn Hand>,
-    /// Its tools as last looked at.
-    tools: RwLock<Arc<Vec<Tool>>>,
-}
-
-impl Registered {
-    /// Its tools, in order of their names. An MCP server's change while it is registered.
-    pub fn tools(&self) -> Arc<Vec<Tool>> {
-        self.tools.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Its tool of that name.
-    pub fn tool(&self, name: &str) -> Option<Tool> {
-        self.tools().iter().find(|tool| tool.name == name).cloned()
-    }
-
-    /// The tool as clients of the whole gateway call it.
-    pub fn full_name(&self, tool: &Tool) -> String {
-        names::full(&self.name, &tool.name)
-    }
-
-    /// What `hand list` and `hand show` say of it.
-    pub fn describe(&self) -> Value {
-        serde_json::json!({
-            "name": self.name,
-            "kind": self.config.kind(),
-            "origin": self.origin,
-            "config": self.config,
-            "about": self.hand.about(),
-            "tools": self.tools().iter().map(|tool| self.full_name(tool)).collect::<Vec<_>>(),
-        })
-    }
+    pub config: &'a HandConfig,
+    /// What its server offered when it was last looked at, when it is an MCP server.
+    pub known: Catalogue,
 }
 
 /// Builds a hand from its configuration.
-pub type Maker = Box<dyn Fn(&HandConfig) -> Result<Arc<dyn Hand>, BadMount> + Send + Sync>;
+pub type Maker = Box<dyn Fn(&Making<'_>) -> Result<Arc<dyn Hand>, BadHand> + Send + Sync>;
+
+/// Whether a server is looked at before it is added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// It must answer.
+    First,
+    /// It may be there or not.
+    Later,
+}
 
 /// The hands of this gateway.
 pub struct Registry {
@@ -80,6 +62,12 @@ pub struct Registry {
     maker: Maker,
     hands: RwLock<BTreeMap<HandName, Arc<Registered>>>,
     changes: watch::Sender<u64>,
+    /// What keeps an eye on servers.
+    tasks: TaskTracker,
+    /// Fires when servers may be looked at without being asked for.
+    live: CancellationToken,
+    /// Fires when nothing is kept any more.
+    closing: CancellationToken,
 }
 
 /// Why the registry did not do as told.
@@ -106,11 +94,26 @@ pub enum RegistryError {
     #[error("no hand named {0}: `manyhands hand list` shows them")]
     Unknown(String),
     /// A hand of the file is not for the command line to change.
-    #[error("the hand {0} stands in manyhands.toml, or is the default: change it there and restart")]
+    #[error("the hand {0} stands in manyhands.toml, or is the default: change it there")]
     ReadOnly(HandName),
-    /// A mount can't be.
-    #[error(transparent)]
-    Mount(#[from] BadMount),
+    /// It makes no sense.
+    #[error("the hand {name} can't be: {source}")]
+    Senseless {
+        /// Its name.
+        name: HandName,
+        /// Why.
+        source: BadHand,
+    },
+    /// Its server was looked at and is not there.
+    #[error(
+        "the server of {name} does not answer: {why}. Nothing was added: put that right, or add it as it is with --no-check"
+    )]
+    NoAnswer {
+        /// Its name.
+        name: HandName,
+        /// Why.
+        why: String,
+    },
     /// The hand can't be used as configured.
     #[error("the hand {name} can't be set up: {source}")]
     Hand {
@@ -141,9 +144,17 @@ impl Registry {
         file: &BTreeMap<HandName, HandConfig>,
         maker: Maker,
     ) -> Result<Self, RegistryError> {
-        let registry = Self { database, maker, hands: RwLock::default(), changes: watch::Sender::new(0) };
+        let registry = Self {
+            database,
+            maker,
+            hands: RwLock::default(),
+            changes: watch::Sender::new(0),
+            tasks: TaskTracker::new(),
+            live: CancellationToken::new(),
+            closing: CancellationToken::new(),
+        };
         for (name, config) in file {
-            registry.put(name, config, Origin::File).await?;
+            registry.put(registry.make(name, config, Origin::File).await?)?;
         }
         let rows = sqlx::query("select name, config from hand order by name")
             .fetch_all(registry.database.reader())
@@ -163,7 +174,19 @@ impl Registry {
 
     async fn put_stored(&self, name: &str, config: &str) -> Result<(), RegistryError> {
         let config = serde_json::from_str(config).map_err(|_| RegistryError::Corrupt(name.to_owned()))?;
-        self.put(&name.parse()?, &config, Origin::Added).await.map(drop)
+        self.put(self.make(&name.parse()?, &config, Origin::Added).await?).map(drop)
+    }
+
+    /// From now on servers that nobody has seen, or that can't be reached, are looked at in the background.
+    pub fn live(&self) {
+        self.live.cancel();
+    }
+
+    /// Keeps nothing any more. What is being stored is waited for.
+    pub async fn close(&self) {
+        self.closing.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
     }
 
     /// All hands, by name.
@@ -179,20 +202,46 @@ impl Registry {
     }
 
     /// The hand and tool that clients call `full_name`.
-    pub fn resolve(&self, full_name: &str) -> Option<(Arc<Registered>, Tool)> {
-        let (hand, _) = full_name.split_once(names::SEPARATOR)?;
-        let hand = self.get(hand).ok()?;
-        let tool = hand.tools().iter().find(|tool| hand.full_name(tool) == full_name).cloned()?;
+    pub fn resolve(&self, full_name: &str) -> Option<(Arc<Registered>, hands::Tool)> {
+        let hand = self.owner(full_name)?;
+        let tool = hand.offer().named(full_name)?.clone();
         Some((hand, tool))
     }
 
-    /// Adds a hand for good.
-    pub async fn add(&self, name: &HandName, config: &HandConfig) -> Result<Arc<Registered>, RegistryError> {
-        match config {
-            HandConfig::Sandbox(settings) => settings.check_hosts()?,
-            HandConfig::Mcp(_) => {}
+    /// The hand whose prompt clients call `full_name`, and the prompt's own name.
+    pub fn resolve_prompt(&self, full_name: &str) -> Option<(Arc<Registered>, String)> {
+        let hand = self.owner(full_name)?;
+        let own = hand.offer().prompt_named(full_name)?.to_owned();
+        Some((hand, own))
+    }
+
+    /// The hand whose name a full name begins with.
+    fn owner(&self, full_name: &str) -> Option<Arc<Registered>> {
+        let (hand, _) = full_name.split_once(names::SEPARATOR)?;
+        self.get(hand).ok()
+    }
+
+    /// Adds a hand for good. Told to look first, it waits for the server's answer, as long as the hand allows.
+    pub async fn add(
+        &self,
+        name: &HandName,
+        config: &HandConfig,
+        look: Look,
+    ) -> Result<Arc<Registered>, RegistryError> {
+        self.is_free(name)?;
+        if let HandConfig::Sandbox(settings) = config {
+            settings.check_hosts().map_err(|mount| senseless(name, mount))?;
         }
-        let added = self.put(name, config, Origin::Added).await?;
+        let made = self.make(name, config, Origin::Added).await?;
+        if let (Some(mcp), Look::First) = (made.hand.mcp(), look) {
+            let no_answer = |why| RegistryError::NoAnswer { name: name.clone(), why };
+            mcp.refresh().await.map_err(|error| no_answer(error.to_string()))?;
+            if let Some(down) = &mcp.catalogue().down {
+                return Err(no_answer(down.why.clone()));
+            }
+        }
+        tracing::warn!(hand.name = %name, config = %config.shown(), "a hand is added");
+        let added = self.put(made)?;
         let (key, text) = (name.to_string(), serde_json::to_string(config).unwrap_or_default());
         let stored = self
             .database
@@ -208,16 +257,22 @@ impl Registry {
                 })
             })
             .await;
+        let stored = match stored {
+            Ok(()) => keep::store(&self.database, &added).await,
+            Err(error) => Err(error),
+        };
         if let Err(error) = stored {
-            self.forget(name);
+            self.forget(&added);
             return Err(error.into());
         }
         Ok(added)
     }
 
-    /// Removes a hand that was added. Its instances are the caller's to release.
-    pub async fn remove(&self, name: &HandName) -> Result<(), RegistryError> {
-        if self.hands().get(name).is_some_and(|hand| hand.origin == Origin::File) {
+    /// Removes a hand that was added. Its instances are the caller's to release. None: it was never used, because what
+    /// the database holds of it can't be read.
+    pub async fn remove(&self, name: &HandName) -> Result<Option<Arc<Registered>>, RegistryError> {
+        let known = self.hands().get(name).cloned();
+        if known.as_ref().is_some_and(|hand| hand.origin == Origin::File) {
             return Err(RegistryError::ReadOnly(name.clone()));
         }
         let key = name.to_string();
@@ -226,8 +281,12 @@ impl Registry {
             .write(move |connection| {
                 Box::pin(async move {
                     let done = sqlx::query("delete from hand where name = $1")
-                        .bind(key)
+                        .bind(key.clone())
                         .execute(&mut *connection)
+                        .await?;
+                    sqlx::query("delete from catalogue where hand = $1")
+                        .bind(key)
+                        .execute(connection)
                         .await?;
                     Ok::<_, DatabaseError>(done.rows_affected())
                 })
@@ -236,48 +295,126 @@ impl Registry {
         if removed == 0 {
             return Err(RegistryError::Unknown(name.to_string()));
         }
-        self.forget(name);
-        Ok(())
+        tracing::info!(hand.name = %name, "a hand is removed");
+        if let Some(hand) = &known {
+            self.forget(hand);
+        }
+        Ok(known)
     }
 
-    /// Fires whenever the set of hands has changed.
+    /// Has the hands of the file as it reads now. Returns those that are not there any more, for their instances to be
+    /// released. What can't be had is said in the log, and the rest applies.
+    pub async fn apply(&self, file: &BTreeMap<HandName, HandConfig>) -> Vec<Arc<Registered>> {
+        let of_file = |hand: &Arc<Registered>| hand.origin == Origin::File;
+        let mut gone: Vec<_> =
+            self.list().into_iter().filter(of_file).filter(|hand| !file.contains_key(&hand.name)).collect();
+        for hand in &gone {
+            self.forget(hand);
+            tracing::info!(hand.name = %hand.name, "a hand is removed: it stands in manyhands.toml no more");
+        }
+        for (name, config) in file {
+            match self.apply_one(name, config).await {
+                Ok(replaced) => gone.extend(replaced),
+                Err(error) => {
+                    tracing::error!(hand.name = %name, error = %error, "a hand of manyhands.toml is left as it was");
+                }
+            }
+        }
+        gone
+    }
+
+    async fn apply_one(
+        &self,
+        name: &HandName,
+        config: &HandConfig,
+    ) -> Result<Option<Arc<Registered>>, RegistryError> {
+        let known = self.hands().get(name).cloned();
+        match &known {
+            Some(known) if known.origin == Origin::Added => return Err(RegistryError::Twice(name.clone())),
+            Some(known) if known.config == *config => return Ok(None),
+            _ => {}
+        }
+        let made = self.make(name, config, Origin::File).await?;
+        if let Some(known) = &known {
+            self.forget(known);
+        }
+        self.put(made)?;
+        let did = if known.is_some() { "is set up anew" } else { "is added" };
+        tracing::info!(hand.name = %name, config = %config.shown(), "a hand {did} as manyhands.toml says");
+        Ok(known)
+    }
+
+    /// Fires whenever the set of hands has changed, or what one of them offers.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    async fn put(
+    async fn make(
         &self,
         name: &HandName,
         config: &HandConfig,
         origin: Origin,
-    ) -> Result<Arc<Registered>, RegistryError> {
-        let hand = (self.maker)(config)?;
-        let mut tools =
-            hand.tools().await.map_err(|source| RegistryError::Hand { name: name.clone(), source })?;
-        tools.sort_by(|a, b| a.name.cmp(&b.name));
-        let registered = Arc::new(Registered {
-            name: name.clone(),
-            config: config.clone(),
-            origin,
-            hand,
-            tools: RwLock::new(Arc::new(tools)),
-        });
-        let mut hands = self.hands.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = hands.get(name) {
-            return Err(RegistryError::Exists { name: name.clone(), origin: known.origin });
-        }
-        hands.insert(name.clone(), registered.clone());
-        drop(hands);
-        self.changes.send_modify(|version| *version += 1);
-        Ok(registered)
+    ) -> Result<Registered, RegistryError> {
+        config.check().map_err(|source| senseless(name, source))?;
+        let kept = keep::load(&self.database, name, config).await?;
+        let making = Making { name, config, known: kept.catalogue };
+        let hand = (self.maker)(&making).map_err(|source| senseless(name, source))?;
+        let tools = match hand.mcp() {
+            Some(_) => Vec::new(),
+            None => {
+                hand.tools().await.map_err(|source| RegistryError::Hand { name: name.clone(), source })?
+            }
+        };
+        let made = Registered::new(name.clone(), config.clone(), origin, hand, tools);
+        made.remember(kept.changes);
+        Ok(made)
     }
 
-    fn forget(&self, name: &HandName) {
-        self.hands.write().unwrap_or_else(PoisonError::into_inner).remove(name);
+    fn is_free(&self, name: &HandName) -> Result<(), RegistryError> {
+        match self.hands().get(name) {
+            Some(known) => Err(RegistryError::Exists { name: name.clone(), origin: known.origin }),
+            None => Ok(()),
+        }
+    }
+
+    fn put(&self, made: Registered) -> Result<Arc<Registered>, RegistryError> {
+        let made = Arc::new(made);
+        let mut hands = self.hands.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = hands.get(&made.name) {
+            return Err(RegistryError::Exists { name: made.name.clone(), origin: known.origin });
+        }
+        hands.insert(made.name.clone(), made.clone());
+        drop(hands);
+        if let Some(seen) = keep::Seen::of(&made) {
+            let (database, changes) = (self.database.clone(), self.changes.clone());
+            self.tasks.spawn(keep::keep(made.clone(), seen, database, changes, self.closing.clone()));
+            self.tasks.spawn(keep::look(made.clone(), self.live.clone(), self.closing.clone()));
+        }
+        self.changes.send_modify(|version| *version += 1);
+        Ok(made)
+    }
+
+    fn forget(&self, hand: &Arc<Registered>) {
+        let mut hands = self.hands.write().unwrap_or_else(PoisonError::into_inner);
+        if hands.get(&hand.name).is_some_and(|known| Arc::ptr_eq(known, hand)) {
+            hands.remove(&hand.name);
+        }
+        drop(hands);
+        hand.gone.cancel();
         self.changes.send_modify(|version| *version += 1);
     }
 
     fn hands(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<HandName, Arc<Registered>>> {
         self.hands.read().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        self.closing.cancel();
+    }
+}
+
+fn senseless(name: &HandName, source: impl Into<BadHand>) -> RegistryError {
+    RegistryError::Senseless { name: name.clone(), source: source.into() }
 }

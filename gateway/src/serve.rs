@@ -7,6 +7,7 @@ mod background;
 pub mod control;
 mod http;
 mod own;
+mod reload;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,21 +15,22 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use hands::sandbox::Sandbox;
+use hands::upstream::Upstream;
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::net::TcpListener;
-use tokio::sync::OnceCell;
+use tokio::sync::{Notify, OnceCell};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::access::token::{TokenError, Tokens};
 use crate::calls::Calls;
-use crate::config::Config;
+use crate::config::{Config, variable};
 use crate::database::{Database, DatabaseConfig, DatabaseError, SQLITE_FILE};
 use crate::hand::HandConfig;
 use crate::leases::node::{Me, Nodes};
 use crate::leases::{LeaseError, Leases};
 use crate::mcp::wire::host_origin::NotAPlace;
-use crate::registry::{Registry, RegistryError};
+use crate::registry::{Maker, Making, Registry, RegistryError};
 use crate::seal::Sealer;
 use crate::session::{SessionLimits, Sessions};
 
@@ -76,6 +78,8 @@ pub struct Gateway {
     pub requests: TaskTracker,
     /// Fires when every answer is out that will be: what is still connected is cut off.
     pub hung_up: CancellationToken,
+    /// Has the configuration file read again.
+    pub reread: Notify,
     nodes: Arc<Nodes>,
     database: Database,
     /// Fires when running calls have had their time.
@@ -178,6 +182,7 @@ impl Gateway {
             tasks: TaskTracker::new(),
             requests: TaskTracker::new(),
             hung_up: CancellationToken::new(),
+            reread: Notify::new(),
             nodes,
             database,
             hurry,
@@ -194,6 +199,9 @@ impl Gateway {
     pub fn answer_commands(self: &Arc<Self>) -> Result<(), ServeError> {
         let listener = self.own.socket()?;
         self.tasks.spawn(control::serve(listener, self.clone()));
+        // Who answers others is here to stay, unlike a command that is done in a moment.
+        self.registry.live();
+        self.tasks.spawn(reload::follow(self.clone()));
         Ok(())
     }
 
@@ -236,7 +244,8 @@ impl Gateway {
     pub async fn shutdown(&self) {
         self.closing.cancel();
         self.drain().await;
-        step("releasing instances", self.leases.release_all(None)).await;
+        step("releasing instances", self.leases.release_all()).await;
+        step("storing what servers offer", self.registry.close()).await;
         self.gone.cancel();
         self.tasks.close();
         step("ending what runs beside requests", self.tasks.wait()).await;
@@ -328,10 +337,13 @@ impl Server {
 }
 
 /// Builds hands by their configuration.
-fn maker(program: PathBuf) -> crate::registry::Maker {
-    Box::new(move |config: &HandConfig| match config {
+fn maker(program: PathBuf) -> Maker {
+    Box::new(move |making: &Making<'_>| match making.config {
         HandConfig::Sandbox(settings) => Ok(Arc::new(Sandbox::new(settings.resolve(program.clone())?))),
-        HandConfig::Mcp(_) => unimplemented!("made by the next commit"),
+        HandConfig::Mcp(settings) => {
+            let config = settings.resolve(making.name, variable)?;
+            Ok(Arc::new(Upstream::new(config, making.known.clone())))
+        }
     })
 }
 

@@ -171,15 +171,22 @@ async fn instances_and_running_calls_are_limited_per_principal() -> Result<()> {
     let limited = Limited::start(&[("INSTANCES", "1"), ("RUNNING_CALLS", "2")]).await?;
     let (one, two) = (limited.at("one"), limited.at("two"));
     echo(&one, "first").await?;
-    let second = two.call("sandbox__bash", json!({ "command": "true" })).await?;
-    refused(&second, "limits.instances", "hand_release")?;
-    ensure!(text(&second).contains("The call did not run"), "{second}");
-    echo(&limited.bob, "free").await?;
-    one.ask("hand_release", json!({ "hand": "sandbox" })).await?;
+    // The idle one makes room.
     echo(&two, "now").await?;
 
-    let running = [two.bash("sleep 20", json!({})), two.bash("sleep 20", json!({}))];
-    let running = futures_util::future::try_join_all(running).await?;
+    let busy = two.bash("sleep 20", json!({})).await?;
+    soon(async || {
+        let second = one.call("sandbox__bash", json!({ "command": "true" })).await?;
+        let full = second["isError"] == true;
+        if full {
+            refused(&second, "limits.instances", "cancel it")?;
+            ensure!(text(&second).contains("The call did not run"), "{second}");
+        }
+        Ok(full)
+    })
+    .await?;
+    echo(&limited.bob, "free").await?;
+    let running = [busy, two.bash("sleep 20", json!({})).await?];
     let third = two.call("sandbox__bash", json!({ "command": "true" })).await?;
     refused(&third, "limits.running_calls", "cancel one")?;
     echo(&limited.bob, "free").await?;

@@ -8,6 +8,7 @@ use hands::{Handle, InstanceId, Lease, Owner};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use super::notes::{Fate, note};
 use super::take::{delete_row_of_gone, left_elsewhere, take};
 use super::{LeaseError, Leases};
 use crate::access::Principal;
@@ -16,15 +17,6 @@ use crate::leases::node::NodeId;
 use crate::registry::Registered;
 use crate::session::{At, Body, By, Held, LogError, NewEvent, SessionId, Slice, Via, Work};
 
-/// Said to the brain with the first result of an instance that replaced one.
-const REPLACED: &str = "[The hand had died since your last call: this is a fresh instance with the same /workspace. \
-     Background processes and files outside /workspace are gone.]";
-/// The same after an idle or asked-for release.
-const RENEWED: &str = "[The hand had been released since your last call: this is a fresh instance with the same \
-     /workspace. Background processes and files outside /workspace are gone.]";
-/// The same when the work stayed behind on another machine.
-const MOVED: &str = "[The hand was last on another machine, and its /workspace is out of reach: this is a fresh instance. \
-     Look at what is in /workspace before you rely on it.]";
 /// How far back the log is searched for what became of the last instance, in events of hands.
 const HISTORY: u32 = 256;
 /// How long making an instance may take. A kind of hand has shorter limits of its own.
@@ -206,26 +198,27 @@ impl Slot {
         let types = ["hand.provisioned", "hand.lost", "hand.released"].map(str::to_owned).to_vec();
         let slice = Slice { limit: Some(HISTORY), types, ..Slice::default() };
         let events = leases.log.read(self.session, slice).await?;
-        let (mut note, mine) = (None, self.hand.name.as_str());
+        let (mut fate, mine) = (None, self.hand.name.as_str());
         for body in events.into_iter().rev().filter_map(|event| event.known()) {
             match body {
-                Body::HandLost { hand, .. } if hand == mine => note = note.or(Some(REPLACED)),
-                Body::HandReleased { hand, .. } if hand == mine => note = note.or(Some(RENEWED)),
+                Body::HandLost { hand, .. } if hand == mine => fate = fate.or(Some(Fate::Lost)),
+                Body::HandReleased { hand, .. } if hand == mine => fate = fate.or(Some(Fate::Released)),
                 Body::HandProvisioned { hand, node, instance: before } if hand == mine => {
                     let here = leases.nodes.is_of_this_home(&node);
-                    if note.is_none() {
+                    if fate.is_none() {
                         // It was made, and the answer to its append was lost: nobody has said yet that it is gone.
                         let work = if here { Work::Kept } else { Work::Gone };
                         let before = InstanceId(before);
                         written_once(self.append(leases, instance, &self.lost(&before, work)).await)?;
                         delete_row_or_say(leases, &before).await;
                     }
-                    return Ok(if here { note.or(Some(REPLACED)) } else { Some(MOVED) });
+                    let fate = if here { fate.unwrap_or(Fate::Lost) } else { Fate::Elsewhere };
+                    return Ok(note(&self.hand, fate));
                 }
                 _ => {}
             }
         }
-        Ok(note)
+        Ok(fate.and_then(|fate| note(&self.hand, fate)))
     }
 
     /// Releases the instance unless a call runs in it or it was used within `idle`. Says whether there was one.
@@ -308,6 +301,12 @@ impl Slot {
 
     fn touch(&self) {
         *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// How long no call has used it. None while one does, or when there is no instance.
+    pub(super) fn idle(&self) -> Option<Duration> {
+        let idle = self.is_live() && self.running.load(Ordering::SeqCst) == 0;
+        idle.then(|| self.idle_for())
     }
 
     fn idle_for(&self) -> Duration {

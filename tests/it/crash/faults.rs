@@ -14,7 +14,7 @@ use gateway::config::Config;
 use gateway::database::{Database, DatabaseConfig};
 use gateway::leases::Leases;
 use gateway::leases::node::{Me, Nodes};
-use gateway::registry::Registry;
+use gateway::registry::{Making, Registry};
 use gateway::session::{By, CallOutcome, EventLog, SessionId, SessionLimits, Sessions, Via};
 use hands::sandbox::Sandbox;
 use hands::{Call, CallContext, Hand, HandError, Handle, InstanceId, Lease, Outcome, Tool};
@@ -98,7 +98,7 @@ impl Rig {
             hangs: AtomicUsize::new(0),
         });
         let made = hand.clone();
-        let maker = Box::new(move |_: &_| Ok(made.clone() as Arc<dyn Hand>));
+        let maker = Box::new(move |_: &Making<'_>| Ok(made.clone() as Arc<dyn Hand>));
         let config = Config::parse("", "manyhands.toml".as_ref(), [])?;
         let registry = Arc::new(Registry::open(database.clone(), &config.hands, maker).await?);
         let log = Arc::new(FaultyLog::new(Arc::new(sessions.log().clone())));
@@ -155,7 +155,7 @@ impl Rig {
 
     async fn end(self) -> Result<()> {
         self.calls.drained().await;
-        self.leases.release_all(None).await;
+        self.leases.release_all().await;
         ensure!(self.reader.rows("instance").await? == 0, "instances are left");
         Ok(())
     }

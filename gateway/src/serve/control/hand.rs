@@ -12,7 +12,7 @@ use super::{Refusal, files};
 use crate::access::Principal;
 use crate::calls::{Ask, News};
 use crate::hand::{HandConfig, HandName};
-use crate::registry::RegistryError;
+use crate::registry::{Look, RegistryError};
 use crate::serve::Gateway;
 use crate::session::{By, Via};
 
@@ -28,6 +28,9 @@ pub(super) fn router() -> Router<Arc<Gateway>> {
 struct New {
     name: String,
     config: HandConfig,
+    /// Whether an MCP server is added without a look at it.
+    #[serde(default)]
+    unseen: bool,
 }
 
 #[derive(Deserialize)]
@@ -48,7 +51,8 @@ async fn show(State(gateway): State<Arc<Gateway>>, Path(hand): Path<String>) -> 
 
 async fn add(State(gateway): State<Arc<Gateway>>, Json(new): Json<New>) -> Result<Json<Value>, Refusal> {
     let name: HandName = new.name.parse().map_err(RegistryError::from)?;
-    Ok(Json(gateway.registry.add(&name, &new.config).await?.describe()))
+    let look = if new.unseen { Look::Later } else { Look::First };
+    Ok(Json(gateway.registry.add(&name, &new.config, look).await?.describe()))
 }
 
 async fn remove(
@@ -56,8 +60,9 @@ async fn remove(
     Path(hand): Path<String>,
 ) -> Result<Json<Value>, Refusal> {
     let name: HandName = hand.parse().map_err(RegistryError::from)?;
-    gateway.registry.remove(&name).await?;
-    gateway.leases.release_all(Some(&name)).await;
+    if let Some(removed) = gateway.registry.remove(&name).await? {
+        gateway.leases.release_of(&removed).await;
+    }
     Ok(Json(json!({"name": name, "removed": true})))
 }
 

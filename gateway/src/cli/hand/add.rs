@@ -1,0 +1,199 @@
+//! `manyhands hand add`: a sandbox, or an MCP server at a URL or behind a command.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory as _, ValueEnum};
+use hands::sandbox::Access;
+use http::Method;
+use serde_json::{Value, json};
+
+use super::super::control::Owner;
+use super::super::{Arguments, Setting};
+use crate::config::from_home;
+use crate::hand::{
+    BadMount, HandConfig, HandName, McpSettings, Network, Protocol, SandboxSettings, Share, Source,
+    split_mount,
+};
+
+#[derive(Args)]
+pub(in crate::cli) struct Options {
+    /// Its name: [a-z][a-z0-9-]{0,23}
+    name: HandName,
+    /// What kind of hand; told by --url, by -- COMMAND, or by an option that only one kind has
+    #[arg(long, value_enum)]
+    kind: Option<Kind>,
+    /// Sandbox: a folder of this machine inside it, read-write unless :ro; may be repeated
+    #[arg(long = "mount", value_name = "HOST:/PATH[:ro]", value_parser = mount, conflicts_with_all = ["url", "command"])]
+    mounts: Vec<String>,
+    /// Sandbox: what it can reach [default: none]
+    #[arg(long, value_enum, conflicts_with_all = ["url", "command"])]
+    network: Option<Network>,
+    /// MCP server: its Streamable HTTP URL
+    #[arg(long, conflicts_with = "command")]
+    url: Option<String>,
+    /// URL: a header of every request; may be repeated
+    #[arg(long = "header", value_name = "NAME: VALUE", value_parser = header, requires = "url")]
+    headers: Vec<(String, Source)>,
+    /// URL: a header whose value is in the gateway's environment, perhaps behind a word: 'Authorization=Bearer NAME'
+    #[arg(long, value_name = "HEADER=NAME", value_parser = from_variable, requires = "url")]
+    header_env: Vec<(String, Source)>,
+    /// URL: a header whose value is in a file that only you can read: 'Authorization=Bearer /path'
+    #[arg(long, value_name = "HEADER=PATH", value_parser = from_file, requires = "url")]
+    header_file: Vec<(String, Source)>,
+    /// Command: a variable of its environment; may be repeated
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = plain, requires = "command")]
+    variables: Vec<(String, Source)>,
+    /// Command: a variable whose value is in the gateway's environment
+    #[arg(long, value_name = "NAME=NAME", value_parser = from_variable, requires = "command")]
+    env_from: Vec<(String, Source)>,
+    /// Command: a variable whose value is in a file that only you can read
+    #[arg(long, value_name = "NAME=PATH", value_parser = from_file, requires = "command")]
+    env_file: Vec<(String, Source)>,
+    /// Command: its working directory [default: the current one]
+    #[arg(long, value_name = "DIR", requires = "command")]
+    directory: Option<PathBuf>,
+    /// MCP server: which era it speaks [default: auto]
+    #[arg(long, value_enum, conflicts_with_all = ["mounts", "network"])]
+    protocol: Option<Protocol>,
+    /// MCP server: who shares one [default: session for a command, principal for a URL]
+    #[arg(long, value_enum, conflicts_with_all = ["mounts", "network"])]
+    share: Option<Share>,
+    /// MCP server: the longest that one call may take, in seconds [default: 3600]
+    #[arg(long, value_name = "SECONDS", conflicts_with_all = ["mounts", "network"])]
+    call_max_s: Option<u64>,
+    /// MCP server: keep its calls out of the log; nothing holds then that a call runs at most once
+    #[arg(long, conflicts_with_all = ["mounts", "network"])]
+    no_log: bool,
+    /// MCP server: add it without looking whether it answers
+    #[arg(long, conflicts_with_all = ["mounts", "network"])]
+    no_check: bool,
+    /// Release an instance that nobody called for so long, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 900)]
+    idle_s: u64,
+    /// MCP server: its program and arguments
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Kind {
+    /// A sandbox on this machine
+    Sandbox,
+    /// An MCP server
+    Mcp,
+}
+
+/// Asks the owner to add it. Returns what the owner says of it.
+pub(super) async fn run(setting: &Setting, owner: &mut Owner, options: Options) -> anyhow::Result<Value> {
+    let (name, unseen) = (options.name.clone(), options.no_check);
+    let config = config(options)?;
+    if let HandConfig::Mcp(settings) = &config {
+        settings.check()?;
+        if !unseen && std::io::stderr().is_terminal() && setting.output == super::Output::Text {
+            let shown = settings.shown();
+            let what = shown["url"].as_str().map_or_else(|| words(&shown["command"]), str::to_owned);
+            eprintln!("asking {what} what it offers …");
+        }
+    }
+    let body = json!({"name": name, "config": config, "unseen": unseen});
+    owner.ask(Method::POST, "/hands", Some(body)).await
+}
+
+/// A command as a person reads it.
+pub(super) fn words(command: &Value) -> String {
+    command.as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>().join(" ")
+}
+
+/// What the options say. Only here it is known which folder is the current one.
+fn config(options: Options) -> anyhow::Result<HandConfig> {
+    let server = options.url.is_some() || !options.command.is_empty();
+    let sandbox = !options.mounts.is_empty() || options.network.is_some();
+    match (options.kind, server, sandbox) {
+        (Some(Kind::Sandbox), true, _) => wrong("a sandbox has neither a --url nor a command"),
+        (Some(Kind::Mcp), false, _) => wrong("an MCP server needs a --url, or its command behind --"),
+        (None, false, false) => wrong("say what it is: --url URL, -- COMMAND, or --kind sandbox"),
+        (_, true, _) => {}
+        (_, false, _) => {
+            return Ok(HandConfig::Sandbox(SandboxSettings {
+                mounts: options.mounts,
+                network: options.network.unwrap_or_default(),
+                idle_s: options.idle_s,
+            }));
+        }
+    }
+    let together = |of: [Vec<(String, Source)>; 3]| -> anyhow::Result<BTreeMap<String, Source>> {
+        let mut sources = BTreeMap::new();
+        for (name, source) in of.into_iter().flatten() {
+            if sources.insert(name.clone(), source).is_some() {
+                bail!("{name} is given twice");
+            }
+        }
+        Ok(sources)
+    };
+    let mut settings = McpSettings {
+        url: options.url,
+        command: options.command,
+        directory: options.directory,
+        env: together([options.variables, options.env_from, options.env_file])?,
+        headers: together([options.headers, options.header_env, options.header_file])?,
+        protocol: options.protocol.unwrap_or_default(),
+        share: options.share,
+        log: !options.no_log,
+        idle_s: options.idle_s,
+        ..McpSettings::default()
+    };
+    settings.call_max_s = options.call_max_s.unwrap_or(settings.call_max_s);
+    settings.place(&std::env::current_dir()?, etcetera::home_dir().ok().as_deref());
+    Ok(HandConfig::Mcp(settings))
+}
+
+/// Wrong usage, said as clap says it.
+fn wrong(sentence: &str) -> ! {
+    Arguments::command().error(ErrorKind::MissingRequiredArgument, sentence).exit()
+}
+
+/// A mount with its host's end made absolute.
+fn mount(text: &str) -> Result<String, BadMount> {
+    let (host, at, access) = split_mount(text)?;
+    let host =
+        std::path::absolute(from_home(Path::new(host))).map_err(|_| BadMount::Form(text.to_owned()))?;
+    let end = if access == Access::ReadOnly { ":ro" } else { "" };
+    let host = host.to_str().ok_or_else(|| BadMount::Form(text.to_owned()))?;
+    Ok(format!("{host}:{at}{end}"))
+}
+
+fn header(text: &str) -> Result<(String, Source), &'static str> {
+    let (name, value) = text.split_once(':').ok_or("write 'NAME: VALUE'")?;
+    Ok((name.trim().to_owned(), Source::Plain(value.trim().to_owned())))
+}
+
+fn plain(text: &str) -> Result<(String, Source), &'static str> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
+    Ok((name.to_owned(), Source::Plain(value.to_owned())))
+}
+
+fn from_variable(text: &str) -> Result<(String, Source), &'static str> {
+    let (name, place) = text.split_once('=').ok_or("write NAME=VARIABLE, or 'NAME=Bearer VARIABLE'")?;
+    let (prefix, env) = behind_prefix(place);
+    Ok((name.trim().to_owned(), Source::Variable { env: env.to_owned(), prefix }))
+}
+
+fn from_file(text: &str) -> Result<(String, Source), &'static str> {
+    let (name, place) = text.split_once('=').ok_or("write NAME=PATH, or 'NAME=Bearer PATH'")?;
+    let (prefix, file) = behind_prefix(place);
+    Ok((name.trim().to_owned(), Source::File { file: PathBuf::from(file), prefix }))
+}
+
+/// `Bearer x` is a prefix and what comes behind it. A path may hold blanks, its first part no letter alone.
+fn behind_prefix(place: &str) -> (String, &str) {
+    match place.split_once(' ') {
+        Some((word, rest)) if !word.is_empty() && word.chars().all(|c| c.is_ascii_alphabetic()) => {
+            (format!("{word} "), rest)
+        }
+        _ => (String::new(), place),
+    }
+}
