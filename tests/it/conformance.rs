@@ -107,7 +107,8 @@ async fn over_http(era: &str, revision: &str, expected: &str) -> Result<()> {
 }
 
 async fn over_stdio(revision: &str) -> Result<()> {
-    let hand = format!("kind = \"mcp\"\ncommand = [{:?}, \"--stdio\"]", fixture::binary());
+    let program = fixture::binary().to_string_lossy().into_owned();
+    let hand = format!("kind = \"mcp\"\ncommand = [{program:?}, \"--stdio\"]");
     as_hand(&hand, revision, NONE).await
 }
 
