@@ -19,4 +19,5 @@ mod sandbox_tools;
 mod sandbox_unprivileged;
 mod session;
 mod tidy;
+mod upstream;
 mod wire;
