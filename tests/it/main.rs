@@ -21,4 +21,5 @@ mod sandbox_unprivileged;
 mod servers;
 mod session;
 mod tidy;
+mod upstream;
 mod wire;
