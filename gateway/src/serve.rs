@@ -310,6 +310,16 @@ impl Server {
         self.gateway.own.read_token()
     }
 
+    /// Has the configuration file read again, whenever it is called.
+    pub fn reread(&self) -> impl Fn() + Send + use<> {
+        let gateway = Arc::downgrade(&self.gateway);
+        move || {
+            if let Some(gateway) = gateway.upgrade() {
+                gateway.reread.notify_one();
+            }
+        }
+    }
+
     /// Serves until `stop` fires, then ends everything.
     pub async fn run(self, stop: CancellationToken) -> Result<(), ServeError> {
         let Self { gateway, listener, router, .. } = self;

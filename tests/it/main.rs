@@ -11,6 +11,7 @@ mod hand;
 mod leases;
 mod log;
 mod mcp;
+mod registration;
 mod sandbox;
 mod sandbox_copy;
 mod sandbox_kit;

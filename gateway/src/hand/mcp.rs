@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -290,6 +291,24 @@ impl McpSettings {
         Ok(())
     }
 
+    /// Where its program is, as found in `path`, a list as shells have it; its URL. Else why it can't be used, and what to
+    /// do. Touches no server.
+    pub fn find(&self, path: &str) -> Result<String, (String, String)> {
+        for source in self.env.values().chain(self.headers.values()).filter(|source| source.is_file()) {
+            source.read(|_| None).map_err(|why| (why, "see to that file".to_owned()))?;
+        }
+        let Some(program) = self.command.first() else {
+            return Ok(self.shown()["url"].as_str().unwrap_or_default().to_owned());
+        };
+        // Joined to a folder, an absolute path stays what it is.
+        let folders = if program.contains('/') { "/" } else { path };
+        let places: Vec<PathBuf> = folders.split(':').map(|folder| Path::new(folder).join(program)).collect();
+        let found = places.iter().find(|place| place.metadata().is_ok_and(|file| is_program(&file)));
+        found.map(|place| place.display().to_string()).ok_or_else(|| {
+            (format!("there is no program {program}"), "install it, or write its whole path".to_owned())
+        })
+    }
+
     /// Makes relative paths absolute, as seen from `folder`; `home` is `~`.
     pub fn place(&mut self, folder: &Path, home: Option<&Path>) {
         let placed = |path: &Path| match (path.strip_prefix("~"), home) {
@@ -345,6 +364,10 @@ impl fmt::Debug for McpSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.shown())
     }
+}
+
+fn is_program(file: &std::fs::Metadata) -> bool {
+    file.is_file() && file.permissions().mode() & 0o111 != 0
 }
 
 fn check_source(

@@ -78,9 +78,8 @@ impl Leases {
             }
         }
         for (kind, instances) in ours {
-            // Any hand of the kind knows what its instances look like.
-            if let Some(hand) = self.registry.list().into_iter().find(|hand| hand.config.kind() == kind)
-                && let Err(error) = hand.hand.reap(&instances).await
+            if let Some(hand) = self.registry.reaper(&kind)
+                && let Err(error) = hand.reap(&instances).await
             {
                 // They are dead to the log, and are tried again: a process that can't be ended keeps nobody from work.
                 tracing::error!(kind, error = %error, "instances of an earlier start could not be ended");
