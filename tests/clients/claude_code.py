@@ -19,14 +19,15 @@ def main():
     a = parse("claude code", add)
     claude = need(os.path.join(HOME, "node_modules/@anthropic-ai/claude-code-linux-x64/claude"))
     record = Record(a.log)
-    tool = f"mcp__{SERVER}__" + re.sub(r"[^a-zA-Z0-9_-]", "_", a.tool)
-    model = ScriptedModel([[tool, a.arguments]])
-    code, output = run(a, claude, server(a, record), tool, model)
-    good = [r for r in model.results if not r.get("is_error") and (a.expect or "") in json.dumps(r.get("content"))]
-    good = [r for r in good if "ToolSearch" not in json.dumps(r) and "tool_reference" not in json.dumps(r)]
-    ok, detail = (True, "") if a.stdio else verdict(record, a.tool, a.expect)
-    if ok and not good:
-        ok, detail = False, "no good tool_result reached the model"
+    plan = [[f"mcp__{SERVER}__" + re.sub(r"[^a-zA-Z0-9_-]", "_", tool), arguments] for tool, arguments, _ in a.calls]
+    model = ScriptedModel(plan)
+    code, output = run(a, claude, server(a, record), [tool for tool, _ in plan], model)
+    good = [json.dumps(r.get("content"), ensure_ascii=False) for r in model.results if not r.get("is_error")]
+    good = [r for r in good if "ToolSearch" not in r and "tool_reference" not in r]
+    ok, detail = (True, "") if a.stdio else verdict(record, a.calls)
+    for tool, _, expect in a.calls:
+        if ok and not any((expect or "") in r for r in good):
+            ok, detail = False, f"no good tool_result of {tool} reached the model"
     if code:
         ok, detail = False, f"claude ended with {code}: {output[-1000:]}"
     finish(a, record, ok, f"{detail}\n  the model saw: {json.dumps(model.results)[:400]}")
@@ -40,7 +41,7 @@ def server(a, record):
     return {"type": "http", "url": Proxy(a.url, record).url, "headers": headers}
 
 
-def run(a, claude, entry, tool, model):
+def run(a, claude, entry, tools, model):
     """Claude Code in a home of its own, talking to nobody but loopback."""
     home = os.path.join(a.work, "home")
     os.makedirs(home)
@@ -59,8 +60,8 @@ def run(a, claude, entry, tool, model):
         DISABLE_ERROR_REPORTING="1",
         MCP_CONNECTION_NONBLOCKING="0",
     )
-    command = [claude, "-p", "Call the tool once, then stop.", "--mcp-config", config, "--strict-mcp-config"]
-    command += ["--allowedTools", f"{tool},ToolSearch", "--output-format", "stream-json", "--verbose"]
+    command = [claude, "-p", "Call the tools once each, then stop.", "--mcp-config", config, "--strict-mcp-config"]
+    command += ["--allowedTools", ",".join([*tools, "ToolSearch"]), "--output-format", "stream-json", "--verbose"]
     command += ["--debug-file", os.path.join(a.work, "debug.log")]
     process = subprocess.Popen(command, env=env, cwd=home, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:

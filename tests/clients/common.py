@@ -28,12 +28,14 @@ def parse(name, add=None):
     parser.add_argument("arguments", nargs="?", default="{}", type=json.loads, help="tool arguments, a JSON object")
     parser.add_argument("--token", help="bearer token")
     parser.add_argument("--expect", help="text that the tool result must contain")
+    parser.add_argument("--then", default=[], type=json.loads, help="JSON list of further calls: [tool, arguments, expected text]")
     parser.add_argument("--timeout", type=float, default=90, help="seconds")
     parser.add_argument("--log", help="wire record (JSON lines); default: in a scratch folder")
     if add:
         add(parser)
     a = parser.parse_args()
     a.name = name
+    a.calls = [(a.tool, a.arguments, a.expect), *map(tuple, a.then)]
     a.work = tempfile.mkdtemp(prefix="mcp-client-")
     a.log = a.log or os.path.join(a.work, "wire.jsonl")
     return a
@@ -179,8 +181,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.proxy.record.add("event", n=number, **fields, body=as_json("\n".join(data).encode()))
 
 
-def verdict(record, tool, expect=None):
-    """Was `tool` called on the wire, and did a complete result without isError come back?"""
+def verdict(record, calls):
+    """Was every tool called on the wire, and did a complete result without isError come back, with what it must contain?"""
+    details = []
+    for tool, _, expect in calls:
+        ok, detail = judged(record, tool, expect)
+        if not ok:
+            return False, f"{tool}: {detail}"
+        details.append(detail)
+    return True, "\n  ".join(details)
+
+
+def judged(record, tool, expect):
+    """The same for one call."""
     answers = {}
     for row in record.rows:
         body = row.get("body")
@@ -197,10 +210,9 @@ def verdict(record, tool, expect=None):
         result = (body or {}).get("result")
         if result is None or result.get("isError") or result.get("resultType", "complete") != "complete":
             continue
-        if expect and expect not in json.dumps(result):
-            return False, "the result lacks the expected text: " + json.dumps(body)[:400]
-        return True, json.dumps(result)[:300]
-    return False, "no good result: " + json.dumps(list(answers.values()))[:600]
+        if not expect or expect in json.dumps(result, ensure_ascii=False):
+            return True, json.dumps(result)[:300]
+    return False, f"no good result with {expect!r}: " + json.dumps(list(answers.values()))[:600]
 
 
 def finish(a, record, ok, detail):

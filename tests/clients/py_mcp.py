@@ -21,9 +21,10 @@ async def call(a, url):
     async with httpx2.AsyncClient(headers=headers, timeout=httpx2.Timeout(30, read=300)) as http:
         async with Client(streamable_http_client(url, http_client=http), mode=a.era) as client:
             names = [tool.name for tool in (await client.list_tools()).tools]
-            if a.tool not in names:
-                raise LookupError(f"the tool is not listed: {names}")
-            await client.call_tool(a.tool, a.arguments)
+            for tool, arguments, _ in a.calls:
+                if tool not in names:
+                    raise LookupError(f"{tool} is not listed: {names}")
+                await client.call_tool(tool, arguments)
 
 
 def main():
@@ -32,7 +33,7 @@ def main():
     record = Record(a.log)
     try:
         asyncio.run(asyncio.wait_for(call(a, Proxy(a.url, record).url), a.timeout))
-        ok, detail = verdict(record, a.tool, a.expect)
+        ok, detail = verdict(record, a.calls)
     except BaseException as error:  # an exception group is one, too
         ok, detail = False, f"{type(error).__name__}: {error} {[repr(e) for e in getattr(error, 'exceptions', [])]}"
     finish(a, record, ok, detail)

@@ -14,7 +14,7 @@ MODEL = "claude-sonnet-4-5"
 
 class ScriptedModel:
     def __init__(self, plan):
-        self.plan, self.turn, self.searched = list(plan), 0, False
+        self.plan, self.turn, self.searched = list(plan), 0, set()
         self.results = []  # what the tools answered, as the model saw it
         self.run = secrets.token_hex(8)  # ids never repeat, as a real model's do not
         self.messages = 0
@@ -31,8 +31,8 @@ class ScriptedModel:
         if not tools or self.turn >= len(self.plan):
             return [{"type": "text", "text": "Done."}], "end_turn"
         name, arguments = self.plan[self.turn]
-        if name not in tools and "ToolSearch" in tools and not self.searched:
-            self.searched = True
+        if name not in tools and "ToolSearch" in tools and name not in self.searched:
+            self.searched.add(name)
             name, arguments = "ToolSearch", {"query": f"select:{name}", "max_results": 5}
         else:
             self.turn += 1

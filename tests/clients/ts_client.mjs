@@ -1,7 +1,7 @@
-// Started by ts_client.py: node ts_client.mjs CLIENTS_HOME URL TOOL JSON ERA [TOKEN]
+// Started by ts_client.py: node ts_client.mjs CLIENTS_HOME URL CALLS ERA [TOKEN]; CALLS is JSON: [[tool, arguments, …], …]
 import { pathToFileURL } from "node:url";
 
-const [home, url, tool, json, era, token] = process.argv.slice(2);
+const [home, url, calls, era, token] = process.argv.slice(2);
 const entry = pathToFileURL(`${home}/node_modules/@modelcontextprotocol/client/dist/index.mjs`);
 const { Client, StreamableHTTPClientTransport } = await import(entry);
 
@@ -10,10 +10,17 @@ const client = new Client({ name: "ts-check", version: "0" }, { versionNegotiati
 const headers = token ? { Authorization: `Bearer ${token}` } : {};
 await client.connect(new StreamableHTTPClientTransport(new URL(url), { requestInit: { headers } }));
 const { tools } = await client.listTools();
-if (!tools.some(({ name }) => name === tool)) {
-  console.error("the tool is not listed:", tools.map(({ name }) => name));
-  process.exit(2);
+const names = tools.map(({ name }) => name);
+for (const [name, args] of JSON.parse(calls)) {
+  if (!names.includes(name)) {
+    console.error(`${name} is not listed:`, names);
+    process.exit(2);
+  }
+  const result = await client.callTool({ name, arguments: args });
+  if (result.isError) {
+    console.error(`${name} failed:`, result.content);
+    process.exit(3);
+  }
 }
-const result = await client.callTool({ name: tool, arguments: JSON.parse(json) });
 await client.close();
-process.exit(result.isError ? 3 : 0);
+process.exit(0);

@@ -12,10 +12,10 @@ def main():
     a.name += f" ({a.era})"
     record = Record(a.log)
     need(os.path.join(HOME, "node_modules/@modelcontextprotocol/client"))
-    command = [need(NODE), os.path.join(BASE, "ts_client.mjs"), HOME, Proxy(a.url, record).url, a.tool, json.dumps(a.arguments), a.era]
+    command = [need(NODE), os.path.join(BASE, "ts_client.mjs"), HOME, Proxy(a.url, record).url, json.dumps(a.calls), a.era]
     command += [a.token] if a.token else []
     ran = subprocess.run(command, capture_output=True, text=True, timeout=a.timeout)
-    ok, detail = verdict(record, a.tool, a.expect)
+    ok, detail = verdict(record, a.calls)
     if ran.returncode:
         ok, detail = False, f"exit {ran.returncode}: {ran.stderr[-800:]}"
     finish(a, record, ok, detail)
