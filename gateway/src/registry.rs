@@ -11,6 +11,7 @@ mod registered;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use futures_util::future::join_all;
 use hands::mcp::Catalogue;
 use hands::{Hand, HandError};
 use serde::Serialize;
@@ -182,11 +183,13 @@ impl Registry {
         self.live.cancel();
     }
 
-    /// Keeps nothing any more. What is being stored is waited for.
+    /// Keeps nothing any more. What is being stored is waited for, and what hands hold beside instances ends.
     pub async fn close(&self) {
         self.closing.cancel();
         self.tasks.close();
         self.tasks.wait().await;
+        let hands = self.list();
+        join_all(hands.iter().map(|hand| hand.hand.shutdown())).await;
     }
 
     /// All hands, by name.

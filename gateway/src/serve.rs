@@ -201,6 +201,8 @@ impl Gateway {
         self.tasks.spawn(control::serve(listener, self.clone()));
         // Who answers others is here to stay, unlike a command that is done in a moment.
         self.registry.live();
+        let leases = self.leases.clone();
+        self.tasks.spawn(async move { leases.reap_shared().await });
         self.tasks.spawn(reload::follow(self.clone()));
         Ok(())
     }

@@ -26,8 +26,6 @@ mod shared;
 mod stdio;
 mod wire;
 
-mod clean;
-
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -227,6 +225,10 @@ impl Hand for Upstream {
             Reach::Stdio { .. } => stdio::reap(instances).await,
             Reach::Http { .. } => Ok(()),
         }
+    }
+
+    async fn shutdown(&self) {
+        self.servers.shutdown().await;
     }
 
     fn mcp(&self) -> Option<&dyn McpFace> {

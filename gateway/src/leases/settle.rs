@@ -92,6 +92,16 @@ impl Leases {
         Ok(())
     }
 
+    /// Ends the servers that dead processes left on this machine and that belong to no instance alone: those that many
+    /// share, and those that were only looked at.
+    pub async fn reap_shared(&self) {
+        if let Some(hand) = self.registry.reaper("mcp")
+            && let Err(error) = hand.reap(&[]).await
+        {
+            tracing::error!(error = %error, "servers of an earlier start could not be ended");
+        }
+    }
+
     async fn abandoned_calls(&self) -> Result<Vec<Open>, DatabaseError> {
         let rows = sqlx::query(
             "select c.session, c.tool_use_id, c.started, s.principal from open_call c
