@@ -107,7 +107,7 @@ pub enum RegistryError {
     },
     /// Its server was looked at and is not there.
     #[error(
-        "the server of {name} does not answer: {why}. Nothing was added: put that right, or add it as it is with --no-check"
+        "{why}. {name} was not added: put that right, or add it as it is with --no-check"
     )]
     NoAnswer {
         /// Its name.

@@ -155,7 +155,7 @@ pub enum BadServer {
     #[error(
         "{name} looks like a credential, which does not stand in a configuration: give it as {name} = {{ env = \"NAME\" }} \
          or {name} = {{ file = \"/path\" }}, both with or without prefix = \"Bearer \" (on the command line \
-         {by_env} '{name}=NAME' or {by_file} '{name}=/path')"
+         {by_env} '{name}={prefix}NAME' or {by_file} '{name}={prefix}/path')"
     )]
     Credential {
         /// The header or variable.
@@ -164,6 +164,8 @@ pub enum BadServer {
         by_env: &'static str,
         /// The option that takes it from a file.
         by_file: &'static str,
+        /// What stands before the value most often.
+        prefix: &'static str,
     },
     /// No call can take so long, or so short.
     #[error("call_max_s is {0}: it must be 1 to {CALL_S_MAX}")]
@@ -376,7 +378,8 @@ fn check_source(
     (by_env, by_file): (&'static str, &'static str),
 ) -> Result<(), BadServer> {
     if matches!(source, Source::Plain(_)) && looks_secret(name) {
-        return Err(BadServer::Credential { name: name.to_owned(), by_env, by_file });
+        let prefix = if name.eq_ignore_ascii_case("authorization") { "Bearer " } else { "" };
+        return Err(BadServer::Credential { name: name.to_owned(), by_env, by_file, prefix });
     }
     if source.is_sound() { Ok(()) } else { Err(BadServer::Value(name.to_owned())) }
 }

@@ -155,10 +155,9 @@ pub(super) async fn look(hand: Arc<Registered>, live: CancellationToken, closing
             if let Some(pause) = pause {
                 tokio::time::sleep(pause).await;
             }
-            if let Err(error) = mcp.refresh().await
-                && pause.is_none()
-            {
-                tracing::warn!(hand.name = %hand.name, error = %error, "the server of a hand can't be reached");
+            if let Err(error) = mcp.refresh().await {
+                // The hand itself has said so when it began.
+                tracing::debug!(hand.name = %hand.name, error = %error, "the server of a hand can't be reached");
             }
             pause = Some(pause.map_or(LOOK_PAUSE, |pause| LOOK_PAUSE_MAX.min(pause.saturating_mul(2))));
         }
