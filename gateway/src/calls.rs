@@ -5,7 +5,9 @@
 //! a client that goes away loses no outcome. Knows nothing of MCP.
 
 mod answer;
+mod line;
 mod record;
+mod relay;
 mod room;
 mod run;
 
@@ -14,8 +16,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 pub use answer::{Answer, Replayed};
 use hands::Tool;
+use hands::mcp::Caller;
+use line::Line;
+pub use line::{News, Question, Ticket};
+pub use relay::Relay;
 use serde_json::{Map, Value};
-use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -24,9 +29,6 @@ use crate::leases::Leases;
 use crate::registry::Registered;
 use crate::session::{By, CallKey, EventId, EventLog, LogError, SessionError, SessionId, Sessions};
 use room::Room;
-
-/// Pieces of output that wait for a slow listener before it misses some.
-const NEWS_WAITING_MAX: usize = 64;
 
 /// What a brain asks for.
 #[derive(Clone)]
@@ -45,6 +47,8 @@ pub struct Ask {
     pub arguments: Map<String, Value>,
     /// How a repeat is recognised.
     pub key: Option<CallKey>,
+    /// What the hand may know of who asks.
+    pub caller: Arc<Caller>,
 }
 
 /// Why a call has no answer.
@@ -102,14 +106,6 @@ impl From<SessionError> for CallError {
     }
 }
 
-/// What the asker of a running call hears.
-pub enum News {
-    /// It printed something.
-    Output(Arc<str>),
-    /// It has ended.
-    Ended(Result<Arc<Answer>, CallError>),
-}
-
 /// The calls that run in this process.
 #[derive(Clone)]
 pub struct Calls(Arc<Inner>);
@@ -133,20 +129,9 @@ struct Table {
 
 struct Running {
     ask: Ask,
-    cancel: CancellationToken,
     /// Its `agent.tool_use`, once it may stand in the log.
     tool_use_id: OnceLock<EventId>,
-    /// How many askers still want the outcome.
-    interest: Mutex<usize>,
-    output: broadcast::Sender<Arc<str>>,
-    ended: watch::Sender<Option<Result<Arc<Answer>, CallError>>>,
-}
-
-/// An asker's hold on a running call. When the last one is dropped before the end, the call is cancelled.
-pub struct Ticket {
-    running: Arc<Running>,
-    output: broadcast::Receiver<Arc<str>>,
-    ended: watch::Receiver<Option<Result<Arc<Answer>, CallError>>>,
+    line: Arc<Line>,
 }
 
 impl Calls {
@@ -179,24 +164,18 @@ impl Calls {
                 && running.ask.hand.name == ask.hand.name
                 && running.ask.arguments == ask.arguments;
             match ask.key {
-                _ if same => return Ok(Ticket::join(running)),
+                _ if same => return Ok(Ticket::join(&running.line)),
                 Some(CallKey::Forever(_)) => return Err(CallError::KeyMismatch),
                 _ => {}
             }
         }
-        if self.0.tasks.is_closed() {
-            return Err(CallError::Closing);
-        }
-        let count = table.by_principal.entry(ask.principal.clone()).or_default();
-        if *count >= self.0.running_max {
-            return Err(CallError::TooMany { limit: self.0.running_max });
-        }
-        *count += 1;
-        let running = Arc::new(Running::new(ask, self.0.closing.child_token()));
+        self.0.enter(&mut table, &ask.principal)?;
+        let line = Arc::new(Line::new(self.0.closing.child_token()));
+        let running = Arc::new(Running { ask, tool_use_id: OnceLock::new(), line });
         if let Some(key) = &key {
             table.by_key.insert(key.clone(), running.clone());
         }
-        let ticket = Ticket::join(&running);
+        let ticket = Ticket::join(&running.line);
         let calls = self.clone();
         // Still under the lock, so that `drained` has either refused this call or waits for it.
         self.0.tasks.spawn(async move {
@@ -222,6 +201,19 @@ impl Calls {
 }
 
 impl Inner {
+    /// Counts one more call of the principal, when it may have one.
+    fn enter(&self, table: &mut Table, principal: &Principal) -> Result<(), CallError> {
+        if self.tasks.is_closed() {
+            return Err(CallError::Closing);
+        }
+        let count = table.by_principal.entry(principal.clone()).or_default();
+        if *count >= self.running_max {
+            return Err(CallError::TooMany { limit: self.running_max });
+        }
+        *count += 1;
+        Ok(())
+    }
+
     fn leave(&self, running: &Arc<Running>, key: Option<&(SessionId, CallKey)>) {
         let mut table = self.table();
         if let Some(key) = key
@@ -229,12 +221,7 @@ impl Inner {
         {
             table.by_key.remove(key);
         }
-        if let Some(count) = table.by_principal.get_mut(&running.ask.principal) {
-            *count -= 1;
-            if *count == 0 {
-                table.by_principal.remove(&running.ask.principal);
-            }
-        }
+        table.one_less(&running.ask.principal);
     }
 
     fn table(&self) -> std::sync::MutexGuard<'_, Table> {
@@ -242,68 +229,13 @@ impl Inner {
     }
 }
 
-impl Running {
-    fn new(ask: Ask, cancel: CancellationToken) -> Self {
-        Self {
-            ask,
-            cancel,
-            tool_use_id: OnceLock::new(),
-            interest: Mutex::new(0),
-            output: broadcast::Sender::new(NEWS_WAITING_MAX),
-            ended: watch::Sender::new(None),
-        }
-    }
-
-    /// Tells everybody who asked, once.
-    fn tell(&self, end: Result<Answer, CallError>) {
-        self.ended.send_if_modified(|told| {
-            let first = told.is_none();
-            told.get_or_insert_with(|| end.map(Arc::new));
-            first
-        });
-    }
-
-    fn interest(&self) -> std::sync::MutexGuard<'_, usize> {
-        self.interest.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Ticket {
-    fn join(running: &Arc<Running>) -> Self {
-        *running.interest() += 1;
-        Self {
-            running: running.clone(),
-            output: running.output.subscribe(),
-            ended: running.ended.subscribe(),
-        }
-    }
-
-    /// Waits for the next news. Output that a slow asker missed is skipped.
-    pub async fn next(&mut self) -> News {
-        loop {
-            if let Some(end) = self.ended.borrow_and_update().clone() {
-                return News::Ended(end);
+impl Table {
+    fn one_less(&mut self, principal: &Principal) {
+        if let Some(count) = self.by_principal.get_mut(principal) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_principal.remove(principal);
             }
-            tokio::select! {
-                output = self.output.recv() => match output {
-                    Ok(text) => return News::Output(text),
-                    Err(broadcast::error::RecvError::Lagged(_)) => {}
-                    Err(broadcast::error::RecvError::Closed) => return News::Ended(Err(CallError::Closing)),
-                },
-                changed = self.ended.changed() => if changed.is_err() {
-                    return News::Ended(Err(CallError::Closing));
-                },
-            }
-        }
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        let mut interest = self.running.interest();
-        *interest -= 1;
-        if *interest == 0 && self.running.ended.borrow().is_none() {
-            self.running.cancel.cancel();
         }
     }
 }

@@ -4,28 +4,32 @@
 //! answers what is left. Whose request it is comes with the request ([`View`]), never from what a client says
 //! of itself.
 
+mod bridge;
 mod listen;
+mod lists;
 mod pieces;
 mod resources;
 mod results;
+mod service;
 mod session_tools;
 mod tools;
 pub mod uris;
 pub mod wire;
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, Implementation, InitializeRequestParams, InitializeResult,
-    ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
-    PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
-    ServerCapabilities, ServerConfig, SubscribeRequestParams, SubscriptionFilter, UnsubscribeRequestParams,
+    CustomRequest, CustomResult, DiscoverResult, Implementation, InitializeRequestParams, InitializeResult,
+    ProtocolVersion, ServerCapabilities, ServerConfig, SubscribeRequestParams, SubscriptionFilter,
+    UnsubscribeRequestParams,
 };
 use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde_json::{Map, Value};
 
+pub use self::bridge::Bridge;
+pub use self::service::RAW_METHODS;
 use self::wire::Era;
 use crate::access::Principal;
 use crate::hand::HandName;
@@ -40,6 +44,9 @@ session: every call and its result is written to an append-only log that outlive
 The sandbox keeps its files in /workspace between calls, days apart too; shell state does not survive a call. \
 session_events rereads what happened; session_emit notes something for later; \
 outputs too long to show are kept as session://…/outputs/N, and resources can be read by their URI.";
+
+/// Extensions of the protocol that are carried between clients and servers.
+const EXTENSIONS: [&str; 2] = ["io.modelcontextprotocol/tasks", "io.modelcontextprotocol/ui"];
 
 /// Whose request it is, and which part of the gateway it is addressed to. Put into the request by `serve`.
 #[derive(Clone, Debug)]
@@ -69,12 +76,14 @@ pub struct Face {
     fixed: Option<View>,
     /// What a session from before 2026-07-28 is told of.
     told: listen::Told,
+    /// The least severe log messages that such a session wants, once it has said.
+    level: Arc<Mutex<Option<String>>>,
 }
 
 impl Face {
     /// A server for requests that carry their own [`View`].
     pub fn new(gateway: Arc<Gateway>) -> Self {
-        Self { gateway, fixed: None, told: listen::Told::default() }
+        Self { gateway, fixed: None, told: listen::Told::default(), level: Arc::default() }
     }
 
     /// A server for one connection that belongs to `view`.
@@ -90,6 +99,50 @@ impl Face {
             .or(self.fixed.as_ref())
             .cloned()
             .ok_or_else(|| ErrorData::internal_error("the request came without a principal", None))
+    }
+
+    /// What the gateway can, and what any of its hands needs of it.
+    fn capabilities(&self) -> ServerCapabilities {
+        let mut capabilities = ServerCapabilities::builder()
+            .enable_tools()
+            .enable_tool_list_changed()
+            .enable_prompts()
+            .enable_resources()
+            .enable_resources_list_changed()
+            .enable_resources_subscribe()
+            .build();
+        for catalogue in self.gateway.registry.list().iter().filter_map(|hand| lists::catalogue(hand)) {
+            capabilities.prompts.get_or_insert_default().list_changed = Some(true);
+            capabilities.logging.get_or_insert_default();
+            capabilities.completions.get_or_insert_default();
+            if let Some(Value::Object(extensions)) = catalogue.capabilities.get("extensions") {
+                let known = extensions.iter().filter(|(id, _)| EXTENSIONS.contains(&id.as_str()));
+                let settings = |(id, it): (&String, &Value)| Some((id.clone(), it.as_object()?.clone()));
+                capabilities.extensions.get_or_insert_default().extend(known.filter_map(settings));
+            }
+        }
+        capabilities
+    }
+
+    /// At the endpoint of one MCP server, its own capabilities and instructions; still under our name.
+    fn introduce(&self, view: &View, info: &mut ServerConfig) {
+        let HandsInView::One(name) = &view.hands else { return };
+        let hand = self.gateway.registry.get(name.as_str()).ok();
+        let Some(catalogue) = hand.and_then(|hand| lists::catalogue(&hand)) else { return };
+        let declared = Value::Object(catalogue.capabilities.clone());
+        let Ok(mut declared) = serde_json::from_value::<ServerCapabilities>(declared) else { return };
+        declared.tools.get_or_insert_default().list_changed = Some(true);
+        if let Some(prompts) = &mut declared.prompts {
+            prompts.list_changed = Some(true);
+        }
+        if let Some(resources) = &mut declared.resources {
+            resources.list_changed = Some(true);
+        }
+        if let Some(extensions) = &mut declared.extensions {
+            extensions.retain(|id, _| EXTENSIONS.contains(&id.as_str()));
+        }
+        info.capabilities = declared;
+        info.instructions.clone_from(&catalogue.instructions);
     }
 
     fn by(view: &View, context: &RequestContext<RoleServer>) -> By {
@@ -120,14 +173,7 @@ fn era_of(context: &RequestContext<RoleServer>) -> Era {
 
 impl ServerHandler for Face {
     fn get_info(&self) -> ServerConfig {
-        let capabilities = ServerCapabilities::builder()
-            .enable_tools()
-            .enable_tool_list_changed()
-            .enable_prompts()
-            .enable_resources()
-            .enable_resources_list_changed()
-            .enable_resources_subscribe()
-            .build();
+        let capabilities = self.capabilities();
         ServerConfig::new(capabilities).with_server_info(about()).with_instructions(INSTRUCTIONS)
     }
 
@@ -140,77 +186,31 @@ impl ServerHandler for Face {
         request: InitializeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<InitializeResult, ErrorData> {
-        self.view(&context.extensions)?;
-        let result = self.negotiate_initialize(&request)?;
+        let view = self.view(&context.extensions)?;
+        let mut result = self.negotiate_initialize(&request)?;
         context.peer.set_peer_info(request);
+        self.introduce(&view, &mut result);
         Ok(result)
+    }
+
+    async fn discover(&self, context: RequestContext<RoleServer>) -> Result<DiscoverResult, ErrorData> {
+        let view = self.view(&context.extensions)?;
+        let mut info = self.get_info();
+        self.introduce(&view, &mut info);
+        let versions = ServerHandler::supported_protocol_versions(self).into_owned();
+        Ok(DiscoverResult::from_server_info(versions, info))
     }
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
         self.follow_lists(&context);
     }
 
-    async fn list_tools(
+    async fn on_custom_request(
         &self,
-        request: Option<PaginatedRequestParams>,
+        request: CustomRequest,
         context: RequestContext<RoleServer>,
-    ) -> Result<ListToolsResult, ErrorData> {
-        let view = self.view(&context.extensions)?;
-        results::no_cursor(request.as_ref())?;
-        self.tools(&view, era_of(&context))
-    }
-
-    async fn call_tool(
-        &self,
-        request: CallToolRequestParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<CallToolResponse, ErrorData> {
-        let view = self.view(&context.extensions)?;
-        self.call(&view, request, context).await
-    }
-
-    /// There are none yet. Clients and caches ask all the same.
-    async fn list_prompts(
-        &self,
-        request: Option<PaginatedRequestParams>,
-        context: RequestContext<RoleServer>,
-    ) -> Result<ListPromptsResult, ErrorData> {
-        self.view(&context.extensions)?;
-        results::no_cursor(request.as_ref())?;
-        let era = era_of(&context);
-        let mut list = ListPromptsResult::with_all_items(Vec::new());
-        list.meta = results::meta(era);
-        list.ttl_ms = results::ttl_ms(era);
-        list.cache_scope = results::scope(era);
-        Ok(list)
-    }
-
-    async fn list_resources(
-        &self,
-        request: Option<PaginatedRequestParams>,
-        context: RequestContext<RoleServer>,
-    ) -> Result<ListResourcesResult, ErrorData> {
-        let view = self.view(&context.extensions)?;
-        self.resources(&view, request, era_of(&context)).await
-    }
-
-    async fn list_resource_templates(
-        &self,
-        request: Option<PaginatedRequestParams>,
-        context: RequestContext<RoleServer>,
-    ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        let view = self.view(&context.extensions)?;
-        results::no_cursor(request.as_ref())?;
-        Ok(resources::templates(&view, era_of(&context)))
-    }
-
-    async fn read_resource(
-        &self,
-        request: ReadResourceRequestParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<ReadResourceResponse, ErrorData> {
-        let view = self.view(&context.extensions)?;
-        self.read(&view, &request.uri, era_of(&context)).await
+    ) -> Result<CustomResult, ErrorData> {
+        self.answer(request, &context).await
     }
 
     fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {

@@ -29,6 +29,7 @@ use crate::database::{Database, DatabaseConfig, DatabaseError, SQLITE_FILE};
 use crate::hand::HandConfig;
 use crate::leases::node::{Me, Nodes};
 use crate::leases::{LeaseError, Leases};
+use crate::mcp::Bridge;
 use crate::mcp::wire::host_origin::NotAPlace;
 use crate::registry::{Maker, Making, Registry, RegistryError};
 use crate::seal::Sealer;
@@ -70,6 +71,8 @@ pub struct Gateway {
     pub tokens: Tokens,
     /// Seals what clients bring back.
     pub sealer: Sealer,
+    /// What lies between clients and MCP servers.
+    pub mcp: Arc<Bridge>,
     /// Fires when the gateway goes down: nothing new begins, and who only listens is let go.
     pub closing: CancellationToken,
     /// Everything that runs beside a request.
@@ -137,8 +140,13 @@ pub enum ServeError {
 impl Gateway {
     /// Takes the data directory, opens the database, and clears what earlier starts left.
     pub async fn open(config: Config) -> Result<Arc<Self>, ServeError> {
-        let own = own::Own::take(&config.data)?;
         let program = std::env::current_exe().map_err(ServeError::NoProgram)?;
+        Self::open_with(config, maker(program)).await
+    }
+
+    /// The same with hands that `maker` makes.
+    pub async fn open_with(config: Config, maker: Maker) -> Result<Arc<Self>, ServeError> {
+        let own = own::Own::take(&config.data)?;
         let at = match &config.database_url {
             Some(url) => DatabaseConfig::Url(url.clone()),
             None => DatabaseConfig::Directory(config.data.clone()),
@@ -151,7 +159,6 @@ impl Gateway {
         let limits =
             SessionLimits { sessions: config.limits.sessions, stored_bytes: config.limits.stored_bytes };
         let sessions = Arc::new(Sessions::new(database.clone(), me.id().0, limits));
-        let maker = maker(program);
         let registry = Arc::new(Registry::open(database.clone(), &config.hands, maker).await?);
         let leases = Arc::new(Leases::new(
             database.clone(),
@@ -178,6 +185,7 @@ impl Gateway {
             calls,
             tokens,
             sealer,
+            mcp: Arc::default(),
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
             requests: TaskTracker::new(),
@@ -278,6 +286,12 @@ pub struct Server {
 impl Server {
     /// Binds first, so that a second gateway on the port says so before it touches anything.
     pub async fn bind(config: Config, auth: Auth) -> Result<Self, ServeError> {
+        let program = std::env::current_exe().map_err(ServeError::NoProgram)?;
+        Self::bind_with(config, auth, maker(program)).await
+    }
+
+    /// The same with hands that `maker` makes.
+    pub async fn bind_with(config: Config, auth: Auth, maker: Maker) -> Result<Self, ServeError> {
         let address = config.listen;
         if auth == Auth::Off && !address.ip().is_loopback() {
             return Err(ServeError::OpenToAll(address));
@@ -290,7 +304,7 @@ impl Server {
         };
         let address = listener.local_addr().map_err(listen)?;
         let settings = http::settings(&config, address)?;
-        let gateway = Gateway::open(config).await?;
+        let gateway = Gateway::open_with(config, maker).await?;
         let _ = gateway.address.set(address);
         if let Err(error) = gateway.answer_commands() {
             gateway.shutdown().await;
@@ -303,6 +317,11 @@ impl Server {
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// What it serves.
+    pub fn gateway(&self) -> &Arc<Gateway> {
+        &self.gateway
     }
 
     /// The owner's token, for the line that a person pastes into a client.

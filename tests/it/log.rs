@@ -148,7 +148,14 @@ pub(crate) fn ended(call: EventId) -> NewEvent {
     let outcome = CallOutcome::Ok;
     NewEvent::of(
         by(),
-        &Body::ToolResult { tool_use_id: call, content: vec![], output: None, is_error: false, outcome },
+        &Body::ToolResult {
+            tool_use_id: call,
+            content: vec![],
+            output: None,
+            rest: Box::default(),
+            is_error: false,
+            outcome,
+        },
     )
 }
 

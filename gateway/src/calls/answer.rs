@@ -1,12 +1,17 @@
 //! What a call gave, in the two shapes it has: in the log, and towards whoever asked.
 
+use std::sync::Arc;
+
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
+use hands::mcp::{Object, Reply, RpcError};
 use hands::{Content, Ending, Outcome};
 use serde_json::{Value, json};
 
-use crate::session::{Body, CallOutcome, Event, EventId, OutputRef, Seq, SessionId};
+use crate::session::{
+    Body, CallOutcome, Event, EventId, Holds, OutputRef, ResultRest, Seq, SessionId,
+};
 
 /// Most characters of text that an answer shows. The rest is stored beside the log.
 pub(super) const SHOWN_CHARS_MAX: usize = 48_000;
@@ -16,18 +21,22 @@ const HEAD_CHARS: usize = 32_000;
 const MARK_CHARS: usize = 1_000;
 /// Largest image in an event, in bytes. A larger one is stored beside the log.
 const INLINE_IMAGE_MAX: usize = 600 << 10;
+/// Largest result of an MCP server in an event, in bytes of JSON. A larger one is stored beside the log.
+const INLINE_RESULT_MAX: usize = 256 << 10;
 
 /// What a call gave.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
     /// In which session.
     pub session: SessionId,
-    /// The place of its `agent.tool_result`.
+    /// The place of its `agent.tool_result`; 0 when its hand keeps no log.
     pub seq: Seq,
     /// The `agent.tool_use`.
     pub tool_use_id: EventId,
-    /// Content blocks as MCP has them.
+    /// Content blocks as MCP has them; none when there is a reply.
     pub content: Vec<Value>,
+    /// What an MCP server answered, whole.
+    pub reply: Option<Reply>,
     /// The complete output, when `content` is only part of it.
     pub output: Option<OutputRef>,
     /// How it ended.
@@ -46,13 +55,42 @@ pub enum Replayed {
 }
 
 impl Answer {
-    /// The answer that an `agent.tool_result` stands for.
-    pub fn replay(event: &Event) -> Option<Self> {
-        let Some(Body::ToolResult { tool_use_id, content, output, outcome, .. }) = event.known() else {
+    /// The answer that an `agent.tool_result` stands for. `stored` is the output that it names, when that is a whole
+    /// result ([`Answer::needs`]).
+    pub fn replay(event: &Event, stored: Option<&[u8]>) -> Option<Self> {
+        let Some(Body::ToolResult { tool_use_id, content, output, rest, outcome, .. }) = event.known() else {
             return None;
         };
+        let reply = match stored {
+            Some(stored) => Some(Reply::Result(serde_json::from_slice(stored).ok()?)),
+            None => said(&content, *rest),
+        };
+        let content = if reply.is_some() { Vec::new() } else { content };
+        // Nobody but the gateway reads a stored result: the client has it whole.
+        let output = output.filter(|_| reply.is_none());
         let (session, seq) = (event.session, event.seq);
-        Some(Self { session, seq, tool_use_id, content, output, outcome, replayed: Replayed::Yes })
+        Some(Self { session, seq, tool_use_id, content, reply, output, outcome, replayed: Replayed::Yes })
+    }
+
+    /// The stored output without which an event can't be replayed.
+    pub fn needs(event: &Event) -> Option<OutputRef> {
+        match event.known() {
+            Some(Body::ToolResult { output: Some(output), .. }) if output.holds == Some(Holds::Result) => {
+                Some(output)
+            }
+            _ => None,
+        }
+    }
+
+    /// What there is to see of it, as content blocks.
+    pub fn blocks(&self) -> Vec<Value> {
+        match &self.reply {
+            None => self.content.clone(),
+            Some(Reply::Result(result)) => {
+                result.get("content").and_then(Value::as_array).cloned().unwrap_or_default()
+            }
+            Some(Reply::Error(error)) => vec![text_block(&error.message)],
+        }
     }
 
     /// Whether the asker should take it as a failure.
@@ -66,19 +104,67 @@ impl Answer {
     }
 }
 
+/// The reply that stands in an event, if it is one.
+fn said(content: &[Value], rest: ResultRest) -> Option<Reply> {
+    if let Some(error) = rest.error {
+        return serde_json::from_value::<RpcError>(error).ok().map(Reply::Error);
+    }
+    let mut result = rest.more?;
+    // The result of a call that became a task has none.
+    if !content.is_empty() || result.get("resultType").is_none_or(|kind| kind == "complete") {
+        result.insert("content".to_owned(), content.into());
+    }
+    if let Some(structured) = rest.structured {
+        result.insert("structuredContent".to_owned(), structured);
+    }
+    Some(Reply::Result(result.into()))
+}
+
 /// An outcome as it goes into the log, and what is stored beside it.
 pub(super) struct Shaped {
     /// Blocks for the asker.
     pub(super) shown: Vec<Value>,
-    /// Blocks for the log: the same, but for an image that is too large for it.
+    /// Blocks for the log: the same, but for what is too large for it.
     pub(super) logged: Vec<Value>,
+    /// What an MCP server answered, for the asker.
+    pub(super) reply: Option<Reply>,
+    /// What of it is not in `logged`, for the log.
+    pub(super) rest: Box<ResultRest>,
     /// What to store beside the log.
-    pub(super) stored: Option<Bytes>,
+    pub(super) stored: Option<Stored>,
+}
+
+/// What is stored beside the log.
+#[derive(Clone)]
+pub(super) struct Stored {
+    pub(super) bytes: Bytes,
+    pub(super) holds: Option<Holds>,
+}
+
+impl From<Bytes> for Stored {
+    fn from(bytes: Bytes) -> Self {
+        Self { bytes, holds: None }
+    }
 }
 
 /// Shapes `outcome`, with a `note` in front of it when there is one.
 pub(super) fn shape(outcome: Outcome, note: Option<&str>) -> Shaped {
-    let mut shaped = Shaped { shown: Vec::new(), logged: Vec::new(), stored: None };
+    let mut shaped =
+        Shaped { shown: Vec::new(), logged: Vec::new(), reply: None, rest: Box::default(), stored: None };
+    match outcome.reply {
+        None => {}
+        Some(Reply::Result(result)) => {
+            shaped.result(match note {
+                None => result,
+                Some(note) => noted(&result, note).into(),
+            });
+            return shaped;
+        }
+        Some(Reply::Error(error)) => {
+            shaped.error(error);
+            return shaped;
+        }
+    }
     if let Some(note) = note {
         shaped.both(text_block(note));
     }
@@ -88,7 +174,7 @@ pub(super) fn shape(outcome: Outcome, note: Option<&str>) -> Shaped {
                 None => shaped.both(text_block(&text)),
                 Some(short) => {
                     shaped.both(text_block(&short));
-                    shaped.stored = Some(Bytes::from(text));
+                    shaped.stored = Some(Bytes::from(text).into());
                 }
             },
             Content::Image { data, mime } => shaped.image(data, mime),
@@ -111,8 +197,52 @@ impl Shaped {
         self.shown.push(block);
         self.logged
             .push(text_block(&format!("[{mime}, {} bytes, stored as this event's output]", data.len())));
-        self.stored = Some(data);
+        self.stored = Some(data.into());
     }
+}
+
+impl Shaped {
+    fn result(&mut self, result: Arc<Object>) {
+        // What is written can be read: it is plain JSON.
+        let whole = serde_json::to_vec(&*result).unwrap_or_default();
+        if whole.len() > INLINE_RESULT_MAX {
+            let note = format!("[a result of {} bytes, stored as this event's output]", whole.len());
+            self.logged.push(text_block(&note));
+            self.stored = Some(Stored { bytes: whole.into(), holds: Some(Holds::Result) });
+        } else {
+            let mut more = (*result).clone();
+            match more.remove("content") {
+                Some(Value::Array(blocks)) => self.logged = blocks,
+                Some(other) => drop(more.insert("content".to_owned(), other)),
+                None => {}
+            }
+            self.rest.structured = more.remove("structuredContent");
+            self.rest.more = Some(more);
+        }
+        self.reply = Some(Reply::Result(result));
+    }
+
+    fn error(&mut self, error: RpcError) {
+        self.logged.push(text_block(&error.message));
+        let logged = serde_json::to_value(&error).unwrap_or_default();
+        let size = logged.to_string().len();
+        self.rest.error = Some(if size > INLINE_RESULT_MAX {
+            let message = format!("[an error of {size} bytes, too large for the log]");
+            json!({"code": error.code, "message": message})
+        } else {
+            logged
+        });
+        self.reply = Some(Reply::Error(error));
+    }
+}
+
+/// A result with a block in front of its content.
+fn noted(result: &Object, note: &str) -> Object {
+    let mut result = result.clone();
+    if let Some(Value::Array(blocks)) = result.get_mut("content") {
+        blocks.insert(0, text_block(note));
+    }
+    result
 }
 
 /// A text content block.

@@ -6,15 +6,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use hands::Outcome;
+use hands::mcp::Reply;
 use serde_json::Value;
 
-use super::answer::{Replayed, Shaped, outcome_of, shape, text_block};
+use super::answer::{Replayed, Shaped, Stored, outcome_of, shape, text_block};
 use super::{Answer, CallError, Inner, Running};
 use crate::database::DatabaseError;
 use crate::leases::InUse;
-use crate::session::{At, Body, CallOutcome, EventId, LogError, NewEvent, OutputError, OutputRef, Seq, Work};
+use crate::session::{
+    At, Body, CallOutcome, Event, EventId, LogError, NewEvent, OutputError, OutputRef, ResultRest, Seq,
+    SessionError, Work,
+};
 
 /// Waits between the attempts that whoever asked waits for.
 const RETRY: [Duration; 3] = [Duration::from_millis(100), Duration::from_millis(500), Duration::from_secs(2)];
@@ -54,8 +57,10 @@ struct Record {
     kind: CallOutcome,
     shown: Vec<Value>,
     logged: Vec<Value>,
+    reply: Option<Reply>,
+    rest: Box<ResultRest>,
     /// To be stored before the event.
-    stored: Option<Bytes>,
+    stored: Option<Stored>,
     output: Option<OutputRef>,
     /// The death of the hand, when that is what ended the call and nobody has written it yet.
     lost: Option<NewEvent>,
@@ -70,9 +75,8 @@ impl Inner {
             let instance = in_use.instance.handle.instance.to_string();
             NewEvent::of(running.ask.by.clone(), &Body::HandLost { hand, instance, work: Work::Kept })
         });
-        let Shaped { shown, logged, stored } = shape(outcome, in_use.as_ref().and_then(InUse::note));
-        let id = EventId::new();
-        let mut record = Record { tool_use_id, id, kind, shown, logged, stored, output: None, lost };
+        let shaped = shape(outcome, in_use.as_ref().and_then(InUse::note));
+        let mut record = Record::new(tool_use_id, kind, shaped, lost);
         let mut pauses = RETRY.into_iter();
         let mut pause = Duration::ZERO;
         loop {
@@ -90,7 +94,7 @@ impl Inner {
             pause = pauses.next().unwrap_or_else(|| {
                 // Its hand need not wait with it.
                 in_use = None;
-                running.tell(Err(unrecorded.clone()));
+                running.line.tell(Err(unrecorded.clone()));
                 (pause * 2).min(RETRY_MAX)
             });
             tokio::select! {
@@ -103,9 +107,9 @@ impl Inner {
     /// One attempt.
     async fn write(&self, running: &Running, record: &mut Record) -> Result<Answer, CallError> {
         let session = running.ask.session;
-        if let Some(bytes) = record.stored.clone() {
+        if let Some(Stored { bytes, holds }) = record.stored.clone() {
             match self.sessions.outputs().store(session, &bytes).await {
-                Ok(output) => record.output = Some(output),
+                Ok(output) => record.output = Some(OutputRef { holds, ..output }),
                 Err(OutputError::Database(error)) if !error.is_full() => {
                     return Err(LogError::Database(error).into());
                 }
@@ -113,7 +117,9 @@ impl Inner {
                 Err(error) => {
                     let note = text_block(&format!("[the complete output could not be stored: {error}]"));
                     record.logged.push(note.clone());
-                    record.shown.push(note);
+                    if record.reply.is_none() {
+                        record.shown.push(note);
+                    }
                 }
             }
             record.stored = None;
@@ -124,6 +130,7 @@ impl Inner {
                 tool_use_id: record.tool_use_id,
                 content: record.logged.clone(),
                 output: record.output.clone(),
+                rest: record.rest.clone(),
                 is_error: record.kind != CallOutcome::Ok,
                 outcome: record.kind,
             },
@@ -161,7 +168,17 @@ impl Inner {
             return Ok(record.answer(running, result.seq));
         }
         tracing::warn!(session.id = %session, tool_use.id = %record.tool_use_id, "a call was settled by another process: its outcome here is dropped");
-        Answer::replay(&result).ok_or_else(|| LogError::Settled.into())
+        self.replay(&result).await?.ok_or_else(|| LogError::Settled.into())
+    }
+
+    /// The answer that an `agent.tool_result` stands for, with what of it is stored beside the log.
+    pub(super) async fn replay(&self, event: &Event) -> Result<Option<Answer>, CallError> {
+        let Some(output) = Answer::needs(event) else { return Ok(Answer::replay(event, None)) };
+        match self.sessions.outputs().read(event.session, &output, 0..output.bytes).await {
+            Ok(bytes) => Ok(Answer::replay(event, Some(&bytes))),
+            Err(OutputError::Database(error)) => Err(SessionError::Database(error).into()),
+            Err(OutputError::TooLarge | OutputError::NoSession | OutputError::NoOutput) => Ok(None),
+        }
     }
 
     /// The answer of a call that another process settled before it started here.
@@ -171,18 +188,27 @@ impl Inner {
         tool_use_id: EventId,
     ) -> Result<Answer, CallError> {
         let result = self.sessions.outcome(running.ask.session, tool_use_id).await?;
-        result.as_ref().and_then(Answer::replay).ok_or_else(|| LogError::Settled.into())
+        let result = result.ok_or(LogError::Settled)?;
+        self.replay(&result).await?.ok_or_else(|| LogError::Settled.into())
     }
 }
 
 impl Record {
+    fn new(tool_use_id: EventId, kind: CallOutcome, shaped: Shaped, lost: Option<NewEvent>) -> Self {
+        let Shaped { shown, logged, reply, rest, stored } = shaped;
+        let id = EventId::new();
+        Self { tool_use_id, id, kind, shown, logged, reply, rest, stored, output: None, lost }
+    }
+
     fn answer(&self, running: &Running, seq: Seq) -> Answer {
         Answer {
             session: running.ask.session,
             seq,
             tool_use_id: self.tool_use_id,
             content: self.shown.clone(),
-            output: self.output.clone(),
+            reply: self.reply.clone(),
+            // Whoever has the reply has all of it.
+            output: self.output.clone().filter(|_| self.reply.is_none()),
             outcome: self.kind,
             replayed: Replayed::No,
         }

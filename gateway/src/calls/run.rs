@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use hands::mcp::Notice;
-use hands::{Call, CallContext, Ending, HandError, Outcome, Progress};
+use hands::{Call, Ending, HandError, Outcome};
 use jiff::SignedDuration;
-use tokio::sync::broadcast;
 
 use super::record::{Ended, may_pass};
+use super::relay::context;
 use super::{Answer, CallError, Inner, Running};
 use crate::clock;
 use crate::error;
+use crate::hand::Logged;
 use crate::leases::InUse;
 use crate::session::{At, Body, CallKey, CallOutcome, EventId, HandRef, LogError, NewEvent};
 
@@ -39,17 +39,6 @@ enum Start {
     Refused(Answer),
 }
 
-struct Sink(broadcast::Sender<Arc<str>>);
-
-impl Progress for Sink {
-    fn output(&self, text: &str) {
-        // Nobody listening is no error.
-        let _ = self.0.send(Arc::from(text));
-    }
-
-    fn notice(&self, _: Notice) {}
-}
-
 impl Inner {
     /// Drives a call to its end and tells everybody who asked, whatever happens to it.
     pub(super) async fn drive(&self, running: &Running) {
@@ -63,10 +52,13 @@ impl Inner {
             let ask = &running.ask;
             tracing::warn!(session.id = %ask.session, hand.name = %ask.hand.name, tool = ask.tool.name, error = %error, "a call has no answer");
         }
-        running.tell(end);
+        running.line.tell(end);
     }
 
     async fn run(&self, running: &Running) -> Result<Answer, CallError> {
+        if running.ask.hand.config.logged() == Logged::No {
+            return self.unlogged(running).await;
+        }
         if let Some(answer) = self.earlier(running).await? {
             return Ok(answer);
         }
@@ -86,10 +78,7 @@ impl Inner {
 
     async fn execute(&self, running: &Running, in_use: &InUse) -> Result<Outcome, HandError> {
         let call = Call { tool: running.ask.tool.name.clone(), arguments: running.ask.arguments.clone() };
-        let context = CallContext {
-            progress: Arc::new(Sink(running.output.clone())),
-            ..CallContext::quiet(running.cancel.clone())
-        };
+        let context = context(&running.line, &running.ask.caller);
         running.ask.hand.hand.execute(&in_use.instance.handle, &call, context).await
     }
 
@@ -111,12 +100,12 @@ impl Inner {
                 let stale = clock::now().duration_since(result.at) > RESEND_GUARD;
                 return match key {
                     CallKey::Resend(_) if stale => Ok(None),
-                    _ => Ok(Answer::replay(&result)),
+                    _ => self.replay(&result).await,
                 };
             }
             tokio::select! {
                 () = tokio::time::sleep(ELSEWHERE_POLL) => {}
-                () = running.cancel.cancelled() => return Err(CallError::Closing),
+                () = running.line.cancel.cancelled() => return Err(CallError::Closing),
             }
         }
     }
@@ -137,7 +126,7 @@ impl Inner {
         for _ in 0..START_TRIES {
             let acquired = tokio::select! {
                 acquired = self.leases.acquire(ask.session, &ask.principal, &ask.hand) => acquired,
-                () = running.cancel.cancelled() => {
+                () = running.line.cancel.cancelled() => {
                     let text = "Cancelled before it started: the call did not run.";
                     let outcome = Outcome::ended(Ending::Cancelled, text);
                     return self.refuse(running, tool_use_id, outcome).await;
@@ -184,7 +173,7 @@ impl Inner {
             // This process was counted dead in between.
             LogError::Settled => self.settled_before(running, tool_use_id).await,
             _ if may_pass(&error) => {
-                running.tell(Err(CallError::Log(error.clone())));
+                running.line.tell(Err(CallError::Log(error.clone())));
                 self.settle_unsure(running, tool_use_id).await;
                 Err(CallError::Log(error))
             }
@@ -222,7 +211,7 @@ impl Inner {
         let ended = match end {
             Some(Ok(outcome)) => Ended::of(tool_use_id, outcome, Some(in_use)),
             Some(Err(HandError::Lost { may_have_run, why })) => {
-                let text = lost_text(&why, if may_have_run { MAY_HAVE_RUN } else { DID_NOT_RUN });
+                let text = lost_text(&why, may_have_run);
                 let dead = in_use.again();
                 let ended = Ended::unseen(tool_use_id, CallOutcome::Lost, text, Some(in_use));
                 let end = self.record(running, ended).await;
@@ -242,7 +231,8 @@ const DID_NOT_RUN: &str = "The call did not run";
 const PANICKED: &str = "The gateway failed inside while it ran this call. Nobody can tell whether it had its effect: \
      it was not run again. Look before you repeat it.";
 
-fn lost_text(why: &str, ran: &str) -> String {
+pub(super) fn lost_text(why: &str, may_have_run: bool) -> String {
+    let ran = if may_have_run { MAY_HAVE_RUN } else { DID_NOT_RUN };
     format!(
         "The hand was lost: {why}. {ran}. The next call gets a fresh instance with the same /workspace; \
          background processes and files outside /workspace are gone."

@@ -184,6 +184,7 @@ fn outcome(tool_use_id: EventId, (text, outcome): (&str, CallOutcome)) -> Body {
         tool_use_id,
         content: vec![serde_json::json!({"type": "text", "text": text})],
         output: None,
+        rest: Box::default(),
         is_error: true,
         outcome,
     }

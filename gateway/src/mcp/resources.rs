@@ -5,22 +5,15 @@
 use std::collections::BTreeMap;
 
 use rmcp::ErrorData;
-use rmcp::model::{
-    ListResourceTemplatesResult, ListResourcesResult, PaginatedRequestParams, ReadResourceResponse,
-    ReadResourceResult, Resource, ResourceContents, ResourceTemplate,
-};
+use rmcp::model::{ReadResourceResult, Resource, ResourceContents, ResourceTemplate};
 
 use super::pieces::{self, PIECE_BYTES, piece};
-use super::wire::Era;
-use super::{Face, HandsInView, View, results};
+use super::{Face, View, results};
 use crate::error;
 use crate::session::{
-    Body, Listing, OutputError, SLICE_EVENTS_MAX, SLICE_TYPES_MAX, Seq, SessionError, SessionInfo,
-    SessionRef, Slice,
+    Body, OutputError, SLICE_EVENTS_MAX, SLICE_TYPES_MAX, Seq, SessionError, SessionInfo, SessionRef, Slice,
 };
 
-/// Sessions in one page of `resources/list`; each is two resources.
-const PAGE: u32 = 100;
 const JSON: &str = "application/json";
 
 /// What a URI asks for.
@@ -48,77 +41,37 @@ pub(super) enum Part {
     },
 }
 
-/// The templates, in one page.
-pub(super) fn templates(view: &View, era: Era) -> ListResourceTemplatesResult {
+/// The templates of sessions.
+pub(super) fn templates() -> [ResourceTemplate; 4] {
     let template = |uri: &str, name: &str, about: &str| {
         ResourceTemplate::new(uri, name).with_description(about).with_mime_type(JSON)
     };
-    let all = match view.hands {
-        HandsInView::One(_) => vec![],
-        HandsInView::All => vec![
-            template("session://{id}", "session", "A session's state. Its name may stand for its id."),
-            template(
-                "session://{id}/events{?after,before,limit,type}",
-                "session-events",
-                "A slice of a session's log, ascending; `type` repeats. has_more and next say how to go on.",
-            ),
-            template(
-                "session://{id}/events/{seq}{?offset}",
-                "session-event",
-                "One event of a session's log. One that is too large shows head and tail of its texts; with an offset \
-                 its JSON comes in pieces from that byte on.",
-            ),
-            template(
-                "session://{id}/outputs/{seq}{?offset}",
-                "session-output",
-                "The complete output of the event at seq, in pieces from the byte offset on. Each says where the next \
-                 begins.",
-            )
-            .with_mime_type("text/plain"),
-        ],
-    };
-    let mut list = ListResourceTemplatesResult::with_all_items(all);
-    list.meta = results::meta(era);
-    list.ttl_ms = results::ttl_ms(era);
-    list.cache_scope = results::scope(era);
-    list
+    [
+        template("session://{id}", "session", "A session's state. Its name may stand for its id."),
+        template(
+            "session://{id}/events{?after,before,limit,type}",
+            "session-events",
+            "A slice of a session's log, ascending; `type` repeats. has_more and next say how to go on.",
+        ),
+        template(
+            "session://{id}/events/{seq}{?offset}",
+            "session-event",
+            "One event of a session's log. One that is too large shows head and tail of its texts; with an offset \
+             its JSON comes in pieces from that byte on.",
+        ),
+        template(
+            "session://{id}/outputs/{seq}{?offset}",
+            "session-output",
+            "The complete output of the event at seq, in pieces from the byte offset on. Each says where the next \
+             begins.",
+        )
+        .with_mime_type("text/plain"),
+    ]
 }
 
 impl Face {
-    pub(super) async fn resources(
-        &self,
-        view: &View,
-        request: Option<PaginatedRequestParams>,
-        era: Era,
-    ) -> Result<ListResourcesResult, ErrorData> {
-        let after = match request.and_then(|request| request.cursor) {
-            None => None,
-            Some(cursor) => Some(cursor.parse().map_err(|_| results::bad_cursor())?),
-        };
-        let (sessions, more) = match view.hands {
-            HandsInView::One(_) => (Vec::new(), false),
-            HandsInView::All => {
-                let listing = Listing { before: after, limit: Some(PAGE), status: None };
-                let listed = self.gateway.sessions.list(&view.principal, &listing).await;
-                listed.map_err(|error| error::rpc(&error))?
-            }
-        };
-        let next = sessions.last().filter(|_| more).map(|info| info.id.to_string());
-        let resources = sessions.iter().flat_map(listed).collect();
-        let mut list = ListResourcesResult::with_all_items(resources);
-        list.next_cursor = next;
-        list.meta = results::meta(era);
-        list.ttl_ms = results::ttl_ms(era);
-        list.cache_scope = results::scope(era);
-        Ok(list)
-    }
-
-    pub(super) async fn read(
-        &self,
-        view: &View,
-        uri: &str,
-        era: Era,
-    ) -> Result<ReadResourceResponse, ErrorData> {
+    /// A session's resource.
+    pub(super) async fn read_session(&self, view: &View, uri: &str) -> Result<ReadResourceResult, ErrorData> {
         let missing = || results::no_resource(uri);
         let target = parse(uri).ok_or_else(missing)?;
         let found = self.gateway.sessions.find(&view.principal, &target.session).await;
@@ -137,11 +90,7 @@ impl Face {
                 self.output(uri, &info, seq, offset).await?.ok_or_else(missing)?
             }
         };
-        let mut result = ReadResourceResult::new(contents);
-        result.meta = results::meta(era);
-        result.ttl_ms = results::ttl_ms(era);
-        result.cache_scope = results::scope(era);
-        Ok(result.into())
+        Ok(ReadResourceResult::new(contents))
     }
 
     async fn event(
@@ -188,7 +137,8 @@ fn base(uri: &str) -> &str {
     uri.split_once('?').map_or(uri, |(base, _)| base)
 }
 
-fn listed(info: &SessionInfo) -> [Resource; 2] {
+/// A session as `resources/list` has it.
+pub(super) fn listed(info: &SessionInfo) -> [Resource; 2] {
     let name = info.name.as_ref().map_or_else(|| info.id.to_string(), ToString::to_string);
     [
         Resource::new(format!("session://{}", info.id), name.clone())

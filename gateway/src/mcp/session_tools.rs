@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use super::resources::check_slice;
-use super::{Face, View, era_of, pieces, results};
+use super::{Face, View, pieces, results};
 use crate::error::{self, Faced};
 use crate::registry::Registered;
 use crate::session::{
@@ -188,7 +188,6 @@ impl Face {
         arguments: Map<String, Value>,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, ErrorData> {
-        let era = era_of(context);
         let answered = match name {
             "session_create" => self.create(view, arguments, context).await,
             "session_list" => self.list(view, arguments).await,
@@ -200,8 +199,8 @@ impl Face {
         };
         // What a tool was told wrongly is its result: the model reads it and does better.
         Ok(match answered {
-            Ok((value, session)) => results::answer(value, session, era),
-            Err(sentence) => results::refusal(format!("{name}: {sentence}"), era),
+            Ok((value, session)) => results::answer(value, session),
+            Err(sentence) => results::refusal(format!("{name}: {sentence}")),
         })
     }
 

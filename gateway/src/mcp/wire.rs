@@ -11,6 +11,8 @@ mod envelope;
 mod headers;
 pub mod host_origin;
 mod mirrored;
+mod modern;
+mod raw;
 mod refusal;
 mod replay;
 mod scan;
@@ -29,6 +31,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Request, Response};
 use rmcp::ServerHandler;
+use rmcp::model::ClientJsonRpcMessage;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
@@ -40,6 +43,7 @@ use self::early::Answer;
 use self::envelope::{Envelope, Id, Kind};
 pub(super) use self::headers::Era;
 pub use self::host_origin::HostOrigin;
+pub use self::raw::RawMethods;
 pub use self::refusal::{Refusal, TOO_MANY};
 pub use self::sessions::Scope;
 use self::sessions::{InUse, Opening, Sessions};
@@ -68,6 +72,8 @@ pub struct WireSettings {
     pub keep_alive: Duration,
     /// Where `Mcp-Param-*` headers are looked up. Default: no tool has any.
     pub input_schemas: InputSchemas,
+    /// The methods that the handler answers in `on_custom_request`, as JSON. Default: none.
+    pub raw_methods: RawMethods,
 }
 
 impl Default for WireSettings {
@@ -81,6 +87,7 @@ impl Default for WireSettings {
             patience: Duration::from_millis(500),
             keep_alive: Duration::from_secs(15),
             input_schemas: Arc::new(|_, _| None),
+            raw_methods: &[],
         }
     }
 }
@@ -103,7 +110,7 @@ pub fn service<H: ServerHandler>(
     tasks: &TaskTracker,
     requests: &TaskTracker,
 ) -> Guarded<H> {
-    let sessions = Arc::new(Sessions::new(settings.max_sessions, settings.session_idle, tasks.clone()));
+    let sessions = Arc::new(Sessions::new(&settings, tasks.clone()));
     tasks.spawn(sessions.clone().expire(cancel.clone()));
     let config = StreamableHttpServerConfig::default()
         // Host, Origin and the body's size were checked when a request comes here.
@@ -113,21 +120,27 @@ pub fn service<H: ServerHandler>(
         // A result without a notification before it needs no event stream.
         .with_json_response(true)
         .with_cancellation_token(cancel.child_token());
-    let rmcp = StreamableHttpService::new(move || Ok(factory()), sessions.clone(), config);
+    let factory: Factory<H> = Arc::new(factory);
+    let make = factory.clone();
+    let rmcp = StreamableHttpService::new(move || Ok(make()), sessions.clone(), config);
     let streams = Caps::new(settings.max_streams);
-    let requests = requests.clone();
-    Guarded { guard: Arc::new(Guard { settings, sessions, streams, requests }), rmcp }
+    let (requests, tasks, cancel) = (requests.clone(), tasks.clone(), cancel.clone());
+    Guarded { guard: Arc::new(Guard { settings, sessions, streams, requests, tasks, cancel }), rmcp, factory }
 }
+
+/// Makes a handler: one for each request of the stateless era, one for each session before it.
+type Factory<H> = Arc<dyn Fn() -> H + Send + Sync>;
 
 /// The service that [`service`] makes.
 pub struct Guarded<H> {
     guard: Arc<Guard>,
     rmcp: StreamableHttpService<H, Sessions>,
+    factory: Factory<H>,
 }
 
 impl<H> Clone for Guarded<H> {
     fn clone(&self) -> Self {
-        Self { guard: self.guard.clone(), rmcp: self.rmcp.clone() }
+        Self { guard: self.guard.clone(), rmcp: self.rmcp.clone(), factory: self.factory.clone() }
     }
 }
 
@@ -141,8 +154,9 @@ impl<H: ServerHandler> tower::Service<Request<Body>> for Guarded<H> {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let Self { guard, rmcp } = self.clone();
+        let Self { guard, rmcp, factory } = self.clone();
         Box::pin(async move {
+            let WireSettings { patience, keep_alive, .. } = guard.settings;
             let passed = match guard.check(request).await {
                 Ok(passed) => passed,
                 Err((refusal, id)) => {
@@ -150,13 +164,22 @@ impl<H: ServerHandler> tower::Service<Request<Body>> for Guarded<H> {
                     return Ok(refusal.response(id.as_ref()));
                 }
             };
-            let Passed { request, opening, answers, held } = passed;
-            let answer = async move { rmcp.handle(request).await.map(Body::new) };
-            let answer: Answer = Box::pin(Sessions::opening(opening, answer));
-            let response = match answers {
-                Some(id) => {
-                    early::answer(answer, id, guard.settings.patience, guard.settings.keep_alive).await
+            let Passed { to, opening, answers, held } = passed;
+            let answer: Answer = match to {
+                To::Rmcp(request) => {
+                    let answer = async move { rmcp.handle(*request).await.map(Body::new) };
+                    Box::pin(Sessions::opening(opening, answer))
                 }
+                To::Handler(message, parts) => {
+                    Box::pin(modern::answer(factory(), *message, *parts, guard.serving()))
+                }
+                To::Session(id, message) => {
+                    Box::pin(async move { guard.sessions.answered(&id, *message).await })
+                }
+                To::Nobody(response) => return Ok(*response),
+            };
+            let response = match answers {
+                Some(id) => early::answer(answer, id, patience, keep_alive).await,
                 None => answer.await,
             };
             Ok(held.until_sent(response))
@@ -169,11 +192,25 @@ struct Guard {
     sessions: Arc<Sessions>,
     streams: Caps,
     requests: TaskTracker,
+    tasks: TaskTracker,
+    cancel: CancellationToken,
 }
 
-/// A request that may go to rmcp.
+/// Where a request goes that may go on.
+enum To {
+    /// To rmcp's HTTP half: sessions, and what is no POST.
+    Rmcp(Box<Request<Body>>),
+    /// To a handler of its own.
+    Handler(Box<ClientJsonRpcMessage>, Box<Parts>),
+    /// It answers a request of ours in this session.
+    Session(String, Box<ClientJsonRpcMessage>),
+    /// Nowhere: this is its answer.
+    Nobody(Box<Response<Body>>),
+}
+
+/// A request that was let through.
 struct Passed {
-    request: Request<Body>,
+    to: To,
     /// The right to open a session, for `initialize`.
     opening: Option<Opening>,
     /// The id of the request that is answered, if it is one.
@@ -219,8 +256,40 @@ impl Guard {
                 held.stream = Some(self.stream(&principal).map_err(alone)?);
             }
         }
-        let request = Request::from_parts(parts, Body::empty());
-        Ok(Passed { request, opening: None, answers: None, held })
+        let to = To::Rmcp(Box::new(Request::from_parts(parts, Body::empty())));
+        Ok(Passed { to, opening: None, answers: None, held })
+    }
+
+    fn serving(&self) -> modern::Serving {
+        modern::Serving {
+            keep_alive: self.settings.keep_alive,
+            cancel: self.cancel.clone(),
+            tasks: self.tasks.clone(),
+        }
+    }
+
+    /// Where a message goes whose headers and params are right.
+    fn route(&self, parts: Parts, body: Bytes, envelope: &Envelope, era: Era) -> Result<To, Refusal> {
+        let read = || {
+            let read = raw::read(self.settings.raw_methods, envelope, &body);
+            read.map(Box::new).map_err(|error| Refusal::InvalidRequest(error.to_string()))
+        };
+        let session = parts.headers.get(headers::SESSION_ID).and_then(|id| id.to_str().ok());
+        Ok(match (era, &envelope.kind, session) {
+            (Era::Modern, _, _) | (Era::Legacy, Kind::Response, Some(_))
+                if let Err(refused) = modern::check_forms(&parts.headers) =>
+            {
+                To::Nobody(Box::new(refused))
+            }
+            (Era::Modern, Kind::Request(_), _) => To::Handler(read()?, Box::new(parts)),
+            (Era::Modern, Kind::Notification, _) => To::Nobody(Box::new(modern::accepted())),
+            (Era::Modern, Kind::Response, _) => {
+                let why = "stateless server does not accept JSON-RPC responses";
+                return Err(Refusal::InvalidRequest(why.to_owned()));
+            }
+            (Era::Legacy, Kind::Response, Some(id)) => To::Session(id.to_owned(), read()?),
+            (Era::Legacy, _, _) => To::Rmcp(Box::new(Request::from_parts(parts, Body::from(body.clone())))),
+        })
     }
 
     async fn post(
@@ -265,7 +334,8 @@ impl Guard {
             Kind::Request(id) => Some(id.clone()),
             Kind::Notification | Kind::Response => None,
         };
-        Ok(Passed { request: Request::from_parts(parts, Body::from(body)), opening, answers, held })
+        let to = self.route(parts, body, envelope, era)?;
+        Ok(Passed { to, opening, answers, held })
     }
 
     /// The session that the request names, if it names one; unknown unless it is the caller's, at this endpoint.

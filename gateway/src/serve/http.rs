@@ -51,7 +51,8 @@ pub(super) async fn serve(
 
 pub(super) fn router(gateway: Arc<Gateway>, auth: Auth, settings: WireSettings) -> Router {
     let ours = Arc::new(settings.ours.clone());
-    let settings = WireSettings { input_schemas: input_schemas(&gateway), ..settings };
+    let input_schemas = input_schemas(&gateway);
+    let settings = WireSettings { input_schemas, raw_methods: mcp::RAW_METHODS, ..settings };
     let mcp = wire::service(
         {
             let gateway = gateway.clone();

@@ -256,11 +256,14 @@ pub enum Body {
     ToolResult {
         /// The `agent.tool_use`.
         tool_use_id: EventId,
-        /// Content blocks as MCP has them, at most 48 000 characters of text.
+        /// Content blocks as MCP has them: at most 48 000 characters of text, but for the result of an MCP server.
         content: Vec<Value>,
-        /// The complete output, when `content` is only its head and tail.
+        /// The complete output, when `content` is only its head and tail, or says only that there is one.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         output: Option<OutputRef>,
+        /// What an MCP server answered beside `content`.
+        #[serde(flatten)]
+        rest: Box<ResultRest>,
         /// Whether the tool says that it failed, or has no outcome.
         is_error: bool,
         /// How it ended.
@@ -305,6 +308,25 @@ pub struct HandRef {
     pub kind: String,
 }
 
+/// What an MCP server's answer to `tools/call` has beside its content.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ResultRest {
+    /// Its `structuredContent`, any JSON.
+    #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "given")]
+    pub structured: Option<Value>,
+    /// The other members of its result, `_meta` included.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub more: Option<Map<String, Value>>,
+    /// The JSON-RPC error that it was, instead of a result.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub error: Option<Value>,
+}
+
+/// A value that is there, be it `null`.
+fn given<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
+}
+
 /// A stored output in an event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputRef {
@@ -312,6 +334,17 @@ pub struct OutputRef {
     pub id: String,
     /// Its size.
     pub bytes: u64,
+    /// What it is, when it is not what the tool printed or an image.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub holds: Option<Holds>,
+}
+
+/// What a stored output is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Holds {
+    /// The whole result of an MCP server's tool, as JSON.
+    Result,
 }
 
 /// How a call ended.

@@ -196,7 +196,7 @@ impl OutputWriter {
         if !self.buffer.is_empty() || self.chunks == 0 {
             self.flush().await?;
         }
-        Ok(OutputRef { id: self.id, bytes: self.written })
+        Ok(OutputRef { id: self.id, bytes: self.written, holds: None })
     }
 
     async fn flush(&mut self) -> Result<(), OutputError> {

@@ -125,8 +125,8 @@ impl Rig {
         let tool = hand.tool("bash").context("no bash")?;
         let arguments = BTreeMap::from([("command", command)]);
         let Value::Object(arguments) = json!(arguments) else { bail!("no object") };
-        let (by, principal) = (Self::by(), Principal::owner());
-        Ok(self.calls.begin(Ask { by, principal, session, hand, tool, arguments, key: None })?)
+        let (by, principal, caller) = (Self::by(), Principal::owner(), Arc::default());
+        Ok(self.calls.begin(Ask { by, principal, session, hand, tool, arguments, key: None, caller })?)
     }
 
     async fn call(&self, session: SessionId, command: &str) -> Result<Result<Arc<Answer>, CallError>> {

@@ -43,11 +43,12 @@ fn bodies() -> Vec<Body> {
         tool_use_id: call(),
         content: vec![json!({"type": "text", "text": "a\nb"})],
         output,
+        rest: Box::default(),
         is_error: outcome != CallOutcome::Ok,
         outcome,
     };
     let lost = |work| Body::HandLost { hand: "sandbox".into(), instance: "inst_1".into(), work };
-    let output = OutputRef { id: "out_1".into(), bytes: 1_000_000 };
+    let output = OutputRef { id: "out_1".into(), bytes: 1_000_000, holds: None };
     let mut bodies = vec![
         Body::SessionCreated { name: None },
         Body::SessionCreated { name: Some("demo".into()) },

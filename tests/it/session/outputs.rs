@@ -39,7 +39,7 @@ async fn what_was_stored_is_read_in_any_part(store: &Store) -> Result<()> {
             ensure!(read == stored[start..end], "{range:?} of {bytes}");
         }
     }
-    let foreign = OutputRef { id: "out_none".into(), bytes: 9 };
+    let foreign = OutputRef { id: "out_none".into(), bytes: 9, holds: None };
     ensure!(matches!(outputs.read(id, &foreign, 0..9).await, Err(OutputError::NoOutput)));
     let elsewhere = store.session().await?.id;
     let output = outputs.store(id, b"mine").await?;
@@ -88,6 +88,7 @@ fn naming(output: &OutputRef) -> NewEvent {
         tool_use_id: used().id,
         content: vec![],
         output: Some(output.clone()),
+        rest: Box::default(),
         is_error: false,
         outcome: CallOutcome::Ok,
     };

@@ -8,7 +8,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use axum::body::Body;
 use futures_util::Stream;
+use http::{Response, StatusCode};
 use rmcp::RoleServer;
 use rmcp::model::{ClientJsonRpcMessage, ClientNotification, RequestId, ServerJsonRpcMessage};
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
@@ -22,7 +24,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::caps::{Caps, Place, lock};
+use super::raw::{self, RawMethods};
 use super::replay::Replays;
+use super::{WireSettings, modern};
 use crate::access::Principal;
 
 /// How long a session has been idle at least before a new one of its owner may take its place, when the owner's are
@@ -43,6 +47,7 @@ pub(super) struct Sessions {
     inner: LocalSessionManager,
     caps: Caps,
     idle: Duration,
+    raw_methods: RawMethods,
     tasks: TaskTracker,
     bound: Arc<Mutex<HashMap<SessionId, Bound>>>,
 }
@@ -77,13 +82,28 @@ pub(super) struct InUse {
 }
 
 impl Sessions {
-    /// No session yet; at most `limit` a principal, each forgotten after being idle for `idle`.
-    pub(super) fn new(limit: usize, idle: Duration, tasks: TaskTracker) -> Self {
+    /// No session yet; as many and each as long as the settings say.
+    pub(super) fn new(settings: &WireSettings, tasks: TaskTracker) -> Self {
         let mut inner = LocalSessionManager::default();
         let mut config = SessionConfig::default();
         config.keep_alive = None;
         inner.session_config = config;
-        Self { inner, caps: Caps::new(limit), idle, tasks, bound: Arc::default() }
+        let WireSettings { max_sessions, session_idle, raw_methods, .. } = *settings;
+        let caps = Caps::new(max_sessions);
+        Self { inner, caps, idle: session_idle, raw_methods, tasks, bound: Arc::default() }
+    }
+
+    /// Takes a client's answer to a request of ours.
+    pub(super) async fn answered(&self, id: &str, message: ClientJsonRpcMessage) -> Response<Body> {
+        match self.accept_message(&SessionId::from(id), message).await {
+            Ok(()) => modern::accepted(),
+            Err(error) => {
+                tracing::debug!(mcp.session = %id, %error, "an answer came too late");
+                let mut response = Response::new(Body::from("Not Found: Session not found"));
+                *response.status_mut() = StatusCode::NOT_FOUND;
+                response
+            }
+        }
     }
 
     /// Marks the session as used, if it is this principal's at this endpoint.
@@ -178,7 +198,7 @@ impl SessionManager for Sessions {
         let (running, used) = (HashSet::new(), Instant::now());
         let session = Bound { owner, scope, running, open: 0, used, replays, _place: place };
         lock(&self.bound).insert(id.clone(), session);
-        Ok((id.clone(), Watched { id, inner, bound: self.bound.clone() }))
+        Ok((id.clone(), Watched { id, inner, raw_methods: self.raw_methods, bound: self.bound.clone() }))
     }
 
     async fn initialize_session(
@@ -254,6 +274,7 @@ pub(super) enum SessionError {
 pub(super) struct Watched {
     id: SessionId,
     inner: <LocalSessionManager as SessionManager>::Transport,
+    raw_methods: RawMethods,
     bound: Arc<Mutex<HashMap<SessionId, Bound>>>,
 }
 
@@ -281,7 +302,13 @@ impl Transport<RoleServer> for Watched {
     }
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
-        let message = self.inner.receive().await?;
+        let message = match self.inner.receive().await? {
+            ClientJsonRpcMessage::Request(mut request) => {
+                request.request = raw::unread(self.raw_methods, request.request);
+                ClientJsonRpcMessage::Request(request)
+            }
+            other => other,
+        };
         match &message {
             ClientJsonRpcMessage::Request(request) => {
                 if let Some(session) = lock(&self.bound).get_mut(&self.id) {

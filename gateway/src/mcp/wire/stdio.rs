@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::envelope::{Envelope, Id};
 use super::headers::{self, Era};
+use super::raw::{self, RawMethods};
 use super::refusal::Refusal;
 use super::shape;
 
@@ -48,6 +49,17 @@ pub async fn serve<H: ServerHandler>(
     handler: H,
     cancel: CancellationToken,
 ) -> Result<(), StdioError> {
+    serve_raw(reader, writer, handler, &[], cancel).await
+}
+
+/// The same for a handler that answers these methods in `on_custom_request`, as JSON.
+pub async fn serve_raw<H: ServerHandler>(
+    reader: impl AsyncRead + Send + Unpin + 'static,
+    writer: impl AsyncWrite + Send + Unpin + 'static,
+    handler: H,
+    raw_methods: RawMethods,
+    cancel: CancellationToken,
+) -> Result<(), StdioError> {
     let writer = Arc::new(Mutex::new(writer));
     let (checked, incoming) = mpsc::channel(READ_AHEAD);
     let supported = handler.supported_protocol_versions().into_owned();
@@ -64,7 +76,7 @@ pub async fn serve<H: ServerHandler>(
         Ok(())
     };
     let read = async {
-        if let Err(error) = pump(Lines::new(reader), checked, &writer).await {
+        if let Err(error) = pump(Lines::new(reader), raw_methods, checked, &writer).await {
             tracing::debug!(%error, "a stdio client was lost");
         }
         // Its end is the end of `incoming`, after which rmcp still answers what runs.
@@ -79,6 +91,7 @@ pub async fn serve<H: ServerHandler>(
 /// Reads lines until they end, hands on what is a message and answers what is none.
 async fn pump<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     mut lines: Lines<R>,
+    raw_methods: RawMethods,
     checked: mpsc::Sender<ClientJsonRpcMessage>,
     writer: &Mutex<W>,
 ) -> std::io::Result<()> {
@@ -86,7 +99,7 @@ async fn pump<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     while let Some(line) = lines.next().await? {
         let accepted = match line {
             Line::Whole(line) if line.trim_ascii().is_empty() => continue,
-            Line::Whole(line) => accept(&line, &mut initialized),
+            Line::Whole(line) => accept(&line, raw_methods, &mut initialized),
             Line::TooLong => {
                 Err((Refusal::InvalidRequest(format!("a line has at most {MAX_LINE} bytes")), None))
             }
@@ -108,10 +121,14 @@ async fn pump<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
 }
 
 /// One line, if it is a message that may go to rmcp.
-fn accept(line: &[u8], initialized: &mut bool) -> Result<ClientJsonRpcMessage, (Refusal, Option<Id>)> {
+fn accept(
+    line: &[u8],
+    raw_methods: RawMethods,
+    initialized: &mut bool,
+) -> Result<ClientJsonRpcMessage, (Refusal, Option<Id>)> {
     let envelope = Envelope::read(line)?;
     check(&envelope, initialized).map_err(|refusal| (refusal, envelope.id().cloned()))?;
-    serde_json::from_slice(line)
+    raw::read(raw_methods, &envelope, line)
         .map_err(|error| (Refusal::InvalidRequest(error.to_string()), envelope.id().cloned()))
 }
 

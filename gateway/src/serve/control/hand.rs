@@ -79,7 +79,8 @@ async fn call(
     let principal = Principal::owner();
     let by = By { principal: principal.to_string(), client: None, via: Via::Cli };
     let session = gateway.sessions.open(&principal, &called.session.parse()?, &by).await?.id;
-    let ask = Ask { by, principal, session, hand, tool, arguments: called.arguments, key: None };
+    let (arguments, caller) = (called.arguments, Arc::default());
+    let ask = Ask { by, principal, session, hand, tool, arguments, key: None, caller };
     let mut ticket = gateway.calls.begin(ask)?;
     let answer = loop {
         if let News::Ended(end) = ticket.next().await {
@@ -91,7 +92,7 @@ async fn call(
         "seq": answer.seq,
         "outcome": answer.outcome,
         "is_error": answer.is_error(),
-        "content": answer.content,
+        "content": answer.blocks(),
         "output": answer.output_uri(),
     })))
 }

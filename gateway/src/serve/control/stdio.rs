@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::Refusal;
 use crate::access::Principal;
-use crate::mcp::{Face, HandsInView, View, wire};
+use crate::mcp::{self, Face, HandsInView, View, wire};
 use crate::serve::Gateway;
 use crate::session::SessionRef;
 
@@ -57,7 +57,8 @@ pub async fn serve(
 ) {
     let view = View { principal: Principal::owner(), session, hands: HandsInView::All };
     let face = Face::of(gateway.clone(), view);
-    if let Err(error) = wire::stdio::serve(reader, writer, face, gateway.hung_up.child_token()).await {
+    let hung_up = gateway.hung_up.child_token();
+    if let Err(error) = wire::stdio::serve_raw(reader, writer, face, mcp::RAW_METHODS, hung_up).await {
         tracing::warn!(error = %error, "a stdio client was lost");
     }
 }

@@ -1,0 +1,175 @@
+//! Calls that wait for their client to come back with answers (2026-07-28, basic/patterns/mrtr).
+//!
+//! The call goes on where it is; a client that comes back brings a sealed state that names it. **Invariant:** a state is
+//! worth something once, for the principal and the very request that it was given for, and for a limited time; else
+//! nothing runs. A call whose client does not come back is cancelled.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hands::mcp::{Object, Unasked};
+use jiff::SignedDuration;
+use rmcp::ErrorData;
+use serde_json::Value;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use uuid::Uuid;
+
+use super::super::service::Asked;
+use super::Subject;
+use crate::access::Principal;
+use crate::calls::{Question, Ticket};
+use crate::clock;
+use crate::seal::{Purpose, Sealer};
+use crate::serve::Gateway;
+
+/// How long a call waits for its client.
+const WAITS: Duration = Duration::from_mins(10);
+/// Calls of one principal that wait; one more, and the oldest is given up.
+const WAITING_MAX: usize = 64;
+
+/// The calls that wait.
+pub(in crate::mcp) struct Parked(Mutex<Table>);
+
+struct Table {
+    waits: Duration,
+    calls: HashMap<Uuid, Call>,
+}
+
+impl Default for Parked {
+    fn default() -> Self {
+        Self(Mutex::new(Table { waits: WAITS, calls: HashMap::new() }))
+    }
+}
+
+struct Call {
+    principal: Principal,
+    subject: Subject,
+    ticket: Ticket,
+    question: Question,
+    /// Ends whoever waits for its time to be over.
+    _taken: DropGuard,
+}
+
+/// What came back.
+pub(in crate::mcp) enum Retried {
+    /// The question is answered: the call goes on.
+    Answered(Ticket),
+    /// Some answers are missing: the question is put again.
+    Again(Ticket, Question),
+}
+
+impl Parked {
+    /// Leaves a call waiting. The result tells its client what is asked.
+    pub(super) fn park(
+        &self,
+        gateway: &Gateway,
+        asked: &Asked<'_>,
+        subject: Subject,
+        ticket: Ticket,
+        question: Question,
+    ) -> Object {
+        // The id sorts by time.
+        let id = clock::id();
+        let questions = question.asked.clone();
+        let principal = asked.view.principal.clone();
+        let mut table = self.table();
+        let (waits, taken) = (table.waits, CancellationToken::new());
+        let mut waiting: Vec<_> =
+            table.calls.iter().filter(|(_, call)| call.principal == principal).map(|(id, _)| *id).collect();
+        waiting.sort_unstable();
+        let given_up = waiting.first().filter(|_| waiting.len() >= WAITING_MAX);
+        let given_up = given_up.and_then(|oldest| table.calls.remove(oldest));
+        let (principal_of, _taken) = (principal.clone(), taken.clone().drop_guard());
+        table.calls.insert(id, Call { principal: principal_of, subject, ticket, question, _taken });
+        drop(table);
+        // Not under the lock: it cancels the call.
+        drop(given_up);
+        let (bridge, closing) = (gateway.mcp.clone(), gateway.closing.clone());
+        gateway.tasks.spawn(async move {
+            tokio::select! {
+                () = tokio::time::sleep(waits) => {}
+                () = closing.cancelled() => {}
+                () = taken.cancelled() => return,
+            }
+            // With it goes the interest in the call.
+            bridge.parked.take(&id);
+        });
+        let until = clock::now() + SignedDuration::try_from(waits).unwrap_or(SignedDuration::from_mins(10));
+        let state = gateway.sealer.seal(Purpose::RequestState, &principal, until, id.as_bytes());
+        let mut result = Object::new();
+        result.insert("resultType".to_owned(), "input_required".into());
+        if !questions.is_empty() {
+            result.insert("inputRequests".to_owned(), Value::Object(questions));
+        }
+        result.insert("requestState".to_owned(), state.into());
+        result
+    }
+
+    /// The call that a request goes on with, if it is such a request.
+    pub(in crate::mcp) fn retried(
+        &self,
+        sealer: &Sealer,
+        asked: &Asked<'_>,
+        subject: &Subject,
+    ) -> Result<Option<Retried>, ErrorData> {
+        let Some(state) = asked.params.get("requestState") else { return Ok(None) };
+        let bad = || {
+            ErrorData::invalid_params(
+                "requestState is not one that was given for this request, or it was used, or is too old: send the \
+                 request without it to begin anew",
+                None,
+            )
+        };
+        let principal = &asked.view.principal;
+        let opened = sealer.open(Purpose::RequestState, principal, state.as_str().unwrap_or_default());
+        let id = opened.ok().and_then(|id| Uuid::from_slice(&id).ok()).ok_or_else(bad)?;
+        let mut table = self.table();
+        let same = |call: &Call| call.principal == *principal && call.subject == *subject;
+        if !table.calls.get(&id).is_some_and(same) {
+            return Err(bad());
+        }
+        let Some(Call { ticket, question, .. }) = table.calls.remove(&id) else { return Err(bad()) };
+        drop(table);
+        let answers = asked.params.get("inputResponses").and_then(Value::as_object);
+        // What nobody asked for is left out.
+        let answers: Object = question
+            .asked
+            .keys()
+            .filter_map(|key| Some((key.clone(), answers?.get(key)?.clone())))
+            .collect();
+        if answers.len() < question.asked.len() && question.is_open() {
+            return Ok(Some(Retried::Again(ticket, question)));
+        }
+        question.answer(Ok(answers));
+        Ok(Some(Retried::Answered(ticket)))
+    }
+
+    /// The question that a call waits with which `ticket` has joined.
+    pub(super) fn joined(&self, principal: &Principal, ticket: &Ticket) -> Option<Question> {
+        let mut table = self.table();
+        let same = |call: &Call| call.principal == *principal && call.ticket.is_of(ticket);
+        let id = table.calls.iter().find(|(_, call)| same(call)).map(|(id, _)| *id)?;
+        table.calls.remove(&id).map(|call| call.question)
+    }
+
+    pub(super) fn wait(&self, time: Duration) {
+        self.table().waits = time;
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.table().calls.len()
+    }
+
+    fn take(&self, id: &Uuid) {
+        let call = self.table().calls.remove(id);
+        // Not under the lock: it cancels the call.
+        if let Some(call) = call {
+            call.question.answer(Err(Unasked::GivenUp));
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
