@@ -21,7 +21,7 @@ mod tools;
 
 use anyhow::{Context, Result, bail};
 
-pub use self::process::{Fixture, binary};
+pub use self::process::{Fixture, binary, offered};
 
 /// How the server is started.
 #[derive(Clone, Debug, Default)]

@@ -32,6 +32,8 @@ pub struct Options {
     pub env: Vec<(String, String)>,
     /// An existing data directory to start on; it stays. None: a new one that goes with the `Gateway`.
     pub data: Option<PathBuf>,
+    /// What `manyhands.toml` says. None: there is no such file.
+    pub config: Option<String>,
 }
 
 impl Options {
@@ -46,6 +48,13 @@ impl Options {
     #[must_use]
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// With a `manyhands.toml`.
+    #[must_use]
+    pub fn config(mut self, text: &str) -> Self {
+        self.config = Some(text.to_owned());
         self
     }
 
@@ -78,7 +87,13 @@ impl Gateway {
         let scratch = tempfile::Builder::new().prefix("manyhands-test-").tempdir()?;
         let data = options.data.clone().unwrap_or_else(|| scratch.path().join("data"));
         let log = scratch.path().join("stderr.log");
-        let mut child = command(&data)
+        let mut command = command(&data);
+        if let Some(text) = &options.config {
+            let path = scratch.path().join("manyhands.toml");
+            fs::write(&path, text)?;
+            command.arg("--config").arg(path);
+        }
+        let mut child = command
             .args(["serve", "--listen", "127.0.0.1:0"])
             .args(&options.args)
             .envs(options.env.iter().map(|(name, value)| (name, value)))

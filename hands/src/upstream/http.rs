@@ -1,0 +1,288 @@
+//! Streamable HTTP, of both eras: one POST per message, answered with JSON or with a stream of events.
+//!
+//! Nothing of a client's headers can reach a server: they never come here. Redirects are not followed.
+
+mod answer;
+mod headers;
+mod listen;
+
+use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION, USER_AGENT};
+use http::{Method, Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming as Body;
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use secrecy::ExposeSecret;
+
+pub(super) use self::answer::Answer;
+pub(super) use self::headers::{ParamHeader, param_headers, with_params};
+pub(super) use self::listen::{Ended as ListenEnded, listen};
+
+use self::headers::{LAST_EVENT_ID, METHOD, NAME, PROTOCOL_VERSION, SESSION_ID};
+use super::Given;
+use super::wire::{Era, Failure, Incoming, MODERN, Outgoing};
+
+/// How long a connection may take to be made. A hand's limit for a first connection also counts the answer.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+/// How long an unused connection is kept: below the 5 s after which many servers close it, since a request that meets
+/// the close can't be told from one that ran.
+const IDLE: Duration = Duration::from_secs(4);
+/// How long headers that were read from the configuration hold: a rotated token is seen after this.
+const HEADERS_HOLD: Duration = Duration::from_secs(5);
+/// Most bytes of a refusal that are read, for its sentence.
+const REFUSAL_MAX: usize = 64 << 10;
+/// Most characters of a refusal that are shown.
+const REFUSAL_SHOWN: usize = 300;
+/// What we can read.
+const ACCEPTED: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
+
+/// One server's URL, and the connections to it.
+pub(super) struct Http {
+    uri: Uri,
+    given: Vec<(http::HeaderName, Given)>,
+    headers: Mutex<Option<(Instant, HeaderMap)>>,
+    client: Pool,
+}
+
+enum Pool {
+    Plain(Client<HttpConnector, Full<Bytes>>),
+    Tls(Client<HttpsConnector<HttpConnector>, Full<Bytes>>),
+}
+
+/// What the protocol's own headers of a request say.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Spoken {
+    /// The version that was agreed on; none before.
+    pub(super) version: Option<HeaderValue>,
+    /// The session, of the legacy era.
+    pub(super) session: Option<HeaderValue>,
+}
+
+impl Spoken {
+    /// Of 2026-07-28.
+    pub(super) fn modern() -> Self {
+        Self { version: Some(HeaderValue::from_static(MODERN)), session: None }
+    }
+}
+
+impl Http {
+    /// Touches nothing. The error is a sentence.
+    pub(super) fn new(url: &str, headers: &[(String, Given)]) -> Result<Self, String> {
+        let uri: Uri = url.parse().map_err(|error| format!("the URL is not one: {error}"))?;
+        let mut given = Vec::new();
+        for (name, value) in headers {
+            let name = name.parse().map_err(|_| format!("{name:?} is no name of a header"))?;
+            given.push((name, value.clone()));
+        }
+        let client = match uri.scheme_str() {
+            Some("http") => Pool::Plain(builder().build(connector())),
+            Some("https") => Pool::Tls(builder().build(secure().map_err(|error| error.to_string())?)),
+            _ => return Err("the URL begins with neither http:// nor https://".to_owned()),
+        };
+        Ok(Self { uri, given, headers: Mutex::default(), client })
+    }
+
+    /// Posts a request. The answer may still be running when this returns.
+    pub(super) async fn request(
+        &self,
+        id: u64,
+        outgoing: &Outgoing<'_>,
+        era: Era,
+        spoken: &Spoken,
+        params: &[(ParamHeader, HeaderValue)],
+    ) -> Result<Answer, Failure> {
+        let body = outgoing.body(id, era);
+        let mut request = self.prepare(Method::POST, spoken, body)?;
+        if era == Era::Modern {
+            let headers = request.headers_mut();
+            headers.insert(METHOD, headers::encoded(outgoing.method));
+            if let Some(name) = outgoing.name() {
+                headers.insert(NAME, headers::encoded(name));
+            }
+            for (name, value) in params {
+                headers.insert(name.clone(), value.clone());
+            }
+        }
+        let response = self.send(request).await?;
+        Answer::of(self, id, era, response).await
+    }
+
+    /// Posts a notification or a response, to which there is no answer.
+    pub(super) async fn tell(&self, body: Bytes, spoken: &Spoken) -> Result<(), Failure> {
+        let request = self.prepare(Method::POST, spoken, body)?;
+        let response = self.send(request).await?;
+        if response.status().is_success() {
+            // Read to its end, so that the connection can be used again.
+            let _ = Limited::new(response.into_body(), REFUSAL_MAX).collect().await;
+            return Ok(());
+        }
+        Err(self.refusal(response, spoken.session.is_some()).await.1)
+    }
+
+    /// Ends the session of the legacy era. A server may refuse that.
+    pub(super) async fn end_session(&self, spoken: &Spoken) {
+        if let Ok(request) = self.prepare(Method::DELETE, spoken, Bytes::new())
+            && let Ok(response) = self.send(request).await
+        {
+            let _ = Limited::new(response.into_body(), REFUSAL_MAX).collect().await;
+        }
+    }
+
+    /// Opens a stream of events: for what belongs to no request, or the rest of one that broke off.
+    async fn events(
+        &self,
+        spoken: &Spoken,
+        last_event: Option<&str>,
+    ) -> Result<Response<Body>, (StatusCode, Failure)> {
+        let none = StatusCode::OK;
+        let mut request =
+            self.prepare(Method::GET, spoken, Bytes::new()).map_err(|failure| (none, failure))?;
+        request.headers_mut().insert(ACCEPT, EVENTS);
+        if let Some(id) = last_event.and_then(|id| HeaderValue::from_str(id).ok()) {
+            request.headers_mut().insert(LAST_EVENT_ID, id);
+        }
+        let response = self.send(request).await.map_err(|failure| (none, failure))?;
+        if response.status() == StatusCode::OK && is(&response, &EVENTS) {
+            return Ok(response);
+        }
+        let status = response.status();
+        Err((status, self.refusal(response, spoken.session.is_some()).await.1))
+    }
+
+    fn prepare(&self, method: Method, spoken: &Spoken, body: Bytes) -> Result<Request<Full<Bytes>>, Failure> {
+        let mut request = Request::new(Full::new(body));
+        *request.headers_mut() = self.configured()?;
+        let headers = request.headers_mut();
+        if method == Method::POST {
+            headers.insert(ACCEPT, ACCEPTED);
+            headers.insert(CONTENT_TYPE, JSON);
+        }
+        if let Some(version) = &spoken.version {
+            headers.insert(PROTOCOL_VERSION, version.clone());
+        }
+        if let Some(session) = &spoken.session {
+            headers.insert(SESSION_ID, session.clone());
+        }
+        *request.method_mut() = method;
+        *request.uri_mut() = self.uri.clone();
+        Ok(request)
+    }
+
+    /// The headers of the configuration, without those that are the protocol's.
+    fn configured(&self) -> Result<HeaderMap, Failure> {
+        let mut held = self.headers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, headers)) = &*held
+            && at.elapsed() < HEADERS_HOLD
+        {
+            return Ok(headers.clone());
+        }
+        let mut headers = HeaderMap::with_capacity(self.given.len() + 10);
+        headers.insert(USER_AGENT, HeaderValue::from_static(concat!("manyhands/", env!("CARGO_PKG_VERSION"))));
+        for (name, given) in &self.given {
+            if headers::is_of_protocol(name) {
+                continue;
+            }
+            let unreadable = |why| Failure::Unreached(format!("the value of its header {name} {why}"));
+            let text = given.read().map_err(|error| unreadable(format!("can't be read: {error}")))?;
+            let mut value = HeaderValue::from_str(text.expose_secret())
+                .map_err(|_| unreadable("has characters that no header can have".to_owned()))?;
+            value.set_sensitive(true);
+            headers.append(name.clone(), value);
+        }
+        *held = Some((Instant::now(), headers.clone()));
+        Ok(headers)
+    }
+
+    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Body>, Failure> {
+        let sent = match &self.client {
+            Pool::Plain(client) => client.request(request).await,
+            Pool::Tls(client) => client.request(request).await,
+        };
+        sent.map_err(|error| {
+            let why = causes(&error);
+            if error.is_connect() { Failure::Unreached(why) } else { Failure::Cut(why) }
+        })
+    }
+
+    /// What a status other than success means. An answer that is JSON-RPC comes back as such.
+    async fn refusal(&self, response: Response<Body>, in_session: bool) -> (Option<Incoming>, Failure) {
+        let status = response.status();
+        if status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN {
+            // A token may have been replaced: it is read anew.
+            *self.headers.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+        let to = response.headers().get(LOCATION).and_then(|to| to.to_str().ok()).map(str::to_owned);
+        let body = Limited::new(response.into_body(), REFUSAL_MAX).collect().await;
+        let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+        let message = Incoming::parse(&body).ok();
+        if status == StatusCode::NOT_FOUND && in_session {
+            return (message, Failure::SessionGone);
+        }
+        let why = match to {
+            Some(to) if status.is_redirection() => {
+                format!(", a redirect to {to}, which is not followed: configure that URL")
+            }
+            _ => shown(&body),
+        };
+        (message, Failure::Refused { status: status.as_u16(), why })
+    }
+}
+
+fn shown(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(body);
+    let text: String = text.chars().filter(|c| !c.is_control()).take(REFUSAL_SHOWN).collect();
+    if text.trim().is_empty() { String::new() } else { format!(": {}", text.trim()) }
+}
+
+fn is(response: &Response<Body>, wanted: &HeaderValue) -> bool {
+    let Some(found) = response.headers().get(CONTENT_TYPE) else { return false };
+    let found = found.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default();
+    found.trim_ascii().eq_ignore_ascii_case(wanted.as_bytes())
+}
+
+/// An error with what is behind it.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+fn builder() -> hyper_util::client::legacy::Builder {
+    let mut builder = Client::builder(TokioExecutor::new());
+    builder.pool_idle_timeout(IDLE).pool_timer(TokioTimer::new());
+    builder
+}
+
+fn connector() -> HttpConnector {
+    let mut connector = HttpConnector::new();
+    connector.set_nodelay(true);
+    connector.enforce_http(false);
+    connector.set_connect_timeout(Some(CONNECT_MAX));
+    connector.set_keepalive(Some(Duration::from_secs(30)));
+    connector
+}
+
+/// With the certificates that this machine trusts.
+fn secure() -> io::Result<HttpsConnector<HttpConnector>> {
+    Ok(hyper_rustls::HttpsConnectorBuilder::new()
+        .with_provider_and_native_roots(rustls::crypto::ring::default_provider())?
+        .https_only()
+        .enable_http1()
+        .wrap_connector(connector()))
+}

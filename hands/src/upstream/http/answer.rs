@@ -1,0 +1,248 @@
+//! The answer to one POST: JSON in one go, or events that end with it.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use futures_util::StreamExt;
+use http::{Response, StatusCode};
+use http_body::{Body as _, Frame, SizeHint};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Incoming as Body;
+use sse_stream::{Sse, SseStream};
+
+use super::{EVENTS, Http, JSON, Spoken, causes, is};
+use crate::upstream::wire::{Era, Event, Failure, Incoming, MESSAGE_MAX};
+
+/// How long to wait before a stream that broke off is asked for again, when the server does not say.
+const RETRY: Duration = Duration::from_millis(500);
+/// The longest that a server may let us wait.
+const RETRY_MAX: Duration = Duration::from_secs(30);
+/// How often in a row a stream may break off without having said anything.
+const RESUMES: u32 = 5;
+
+/// The answer to one request, while it comes.
+pub(crate) struct Answer {
+    id: u64,
+    era: Era,
+    state: State,
+    /// Where the stream could go on.
+    last_event: Option<String>,
+    retry: Duration,
+    /// How often it broke off since it last said something.
+    breaks: u32,
+    /// The session that came with it.
+    pub(crate) session: Option<http::HeaderValue>,
+}
+
+enum State {
+    /// It came whole.
+    Whole(Option<Incoming>),
+    Events(Events),
+    /// The stream broke off for this reason.
+    Broken(String),
+}
+
+impl Answer {
+    pub(super) async fn of(
+        http: &Http,
+        id: u64,
+        era: Era,
+        response: Response<Body>,
+    ) -> Result<Self, Failure> {
+        let status = response.status();
+        let session = response.headers().get(super::SESSION_ID).cloned();
+        let state = if status == StatusCode::OK && is(&response, &EVENTS) {
+            State::Events(Events::new(response.into_body()))
+        } else if status == StatusCode::OK && is(&response, &JSON) {
+            let body = whole(response.into_body()).await?;
+            State::Whole(Some(Incoming::parse(&body).map_err(Failure::Nonsense)?))
+        } else if status.is_success() {
+            let kind = response.headers().get(http::header::CONTENT_TYPE);
+            return Err(Failure::Nonsense(format!("HTTP status {status}, content type {kind:?}")));
+        } else {
+            // Errors of the protocol come with a status of their own.
+            match http.refusal(response, era == Era::Legacy).await {
+                (_, gone @ Failure::SessionGone) => return Err(gone),
+                (Some(Incoming::Response { reply: Err(error), .. }), _) => {
+                    let id = serde_json::Value::from(id);
+                    State::Whole(Some(Incoming::Response { id, reply: Err(error) }))
+                }
+                (_, failure) => return Err(failure),
+            }
+        };
+        Ok(Self { id, era, state, last_event: None, retry: RETRY, breaks: 0, session })
+    }
+
+    /// What comes next. Losing nothing when it is dropped and called again.
+    pub(crate) async fn next(&mut self, http: &Http, spoken: &Spoken) -> Result<Event, Failure> {
+        loop {
+            let message = match &mut self.state {
+                State::Whole(message) => match message.take() {
+                    Some(message) => message,
+                    None => return Err(Failure::Cut("the answer was to another request".to_owned())),
+                },
+                State::Events(events) => match events.next().await {
+                    Ok(Some(sse)) => {
+                        self.breaks = 0;
+                        if let Some(id) = sse.id {
+                            self.last_event = Some(id);
+                        }
+                        if let Some(retry) = sse.retry {
+                            self.retry = Duration::from_millis(retry).min(RETRY_MAX);
+                        }
+                        match message(sse.data.as_deref()) {
+                            Some(message) => message,
+                            None => continue,
+                        }
+                    }
+                    Ok(None) => {
+                        self.state = State::Broken("the stream ended before the answer".to_owned());
+                        continue;
+                    }
+                    Err(Failure::Cut(why)) => {
+                        self.state = State::Broken(why);
+                        continue;
+                    }
+                    Err(failure) => return Err(failure),
+                },
+                State::Broken(why) => {
+                    let why = why.clone();
+                    self.resume(http, spoken, why).await?;
+                    continue;
+                }
+            };
+            if let Some(event) = self.mine(message) {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// Asks for the rest of a stream that broke off (2025-11-25, SEP-1699).
+    async fn resume(&mut self, http: &Http, spoken: &Spoken, why: String) -> Result<(), Failure> {
+        let Some(last) = self.last_event.as_deref().filter(|_| self.era == Era::Legacy) else {
+            return Err(Failure::Cut(why));
+        };
+        if self.breaks >= RESUMES {
+            return Err(Failure::Cut(why));
+        }
+        self.breaks += 1;
+        tokio::time::sleep(self.retry).await;
+        match http.events(spoken, Some(last)).await {
+            Ok(response) => {
+                self.state = State::Events(Events::new(response.into_body()));
+                Ok(())
+            }
+            // The server may just be starting anew.
+            Err((_, Failure::Unreached(_))) => Ok(()),
+            Err((_, failure)) => Err(Failure::Cut(format!("{why}, and it could not go on: {failure}"))),
+        }
+    }
+
+    fn mine(&self, message: Incoming) -> Option<Event> {
+        match message {
+            Incoming::Notification { method, params } => Some(Event::Notification { method, params }),
+            Incoming::Request { id, method, params } => Some(Event::Question { id, method, params }),
+            Incoming::Response { id, reply } if id == self.id => Some(Event::Answer(reply)),
+            Incoming::Response { id, .. } => {
+                tracing::warn!(%id, wanted = self.id, "an MCP server answered with another id: dropped");
+                None
+            }
+        }
+    }
+}
+
+/// The message in an event, if there is one.
+pub(super) fn message(data: Option<&str>) -> Option<Incoming> {
+    let data = data.filter(|data| !data.trim().is_empty())?;
+    match Incoming::parse(data.as_bytes()) {
+        Ok(message) => Some(message),
+        Err(error) => {
+            tracing::debug!(error, "an MCP server's event is no JSON-RPC message: skipped");
+            None
+        }
+    }
+}
+
+/// A body in one go.
+async fn whole(body: Body) -> Result<Bytes, Failure> {
+    if body.size_hint().lower() > MESSAGE_MAX as u64 {
+        return Err(Failure::TooLarge);
+    }
+    match Limited::new(body, MESSAGE_MAX).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(Failure::TooLarge),
+        Err(error) => Err(Failure::Cut(causes(&*error))),
+    }
+}
+
+/// A stream of events, none of which is larger than [`MESSAGE_MAX`].
+pub(super) struct Events {
+    stream: SseStream<Counted>,
+    read: Arc<AtomicUsize>,
+}
+
+impl Events {
+    pub(super) fn new(body: Body) -> Self {
+        let read = Arc::new(AtomicUsize::new(0));
+        Self { stream: SseStream::new(Counted { body, read: Arc::clone(&read) }), read }
+    }
+
+    /// The next event. Losing nothing when it is dropped and called again.
+    pub(super) async fn next(&mut self) -> Result<Option<Sse>, Failure> {
+        let next = self.stream.next().await;
+        self.read.store(0, Ordering::Relaxed);
+        match next {
+            None => Ok(None),
+            Some(Ok(event)) => Ok(Some(event)),
+            Some(Err(sse_stream::Error::Body(error))) => match error.downcast_ref::<ReadError>() {
+                Some(ReadError::TooLarge) => Err(Failure::TooLarge),
+                _ => Err(Failure::Cut(causes(&*error))),
+            },
+            Some(Err(error)) => Err(Failure::Nonsense(error.to_string())),
+        }
+    }
+}
+
+/// A body that counts what was read of it since the last event.
+struct Counted {
+    body: Body,
+    read: Arc<AtomicUsize>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ReadError {
+    #[error("an event is too large")]
+    TooLarge,
+    #[error(transparent)]
+    Body(#[from] hyper::Error),
+}
+
+impl http_body::Body for Counted {
+    type Data = Bytes;
+    type Error = ReadError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, ReadError>>> {
+        let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(context)) else {
+            return Poll::Ready(None);
+        };
+        let frame = frame?;
+        if let Some(data) = frame.data_ref() {
+            let read = self.read.fetch_add(data.remaining(), Ordering::Relaxed) + data.remaining();
+            if read > MESSAGE_MAX {
+                return Poll::Ready(Some(Err(ReadError::TooLarge)));
+            }
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

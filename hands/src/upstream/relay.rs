@@ -1,0 +1,200 @@
+//! One request with all that surrounds it: progress, messages, questions, cancellation, deadline, and what follows when
+//! the connection breaks.
+
+mod questions;
+mod round;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use http::HeaderValue;
+use serde_json::Value;
+
+use self::round::{Round, Turn};
+use super::Shared;
+use super::connection::Connection;
+use super::http::{ParamHeader, with_params};
+use super::lists;
+use super::servers::{Link, Servers};
+use super::wire::{Base, Era, Failure, Meta, Outgoing, Params, internal};
+use crate::mcp::{Object, Reply, RpcError, Unasked};
+use crate::{CallContext, HandError, Handle};
+
+/// How often a stateless server may ask in one call.
+const ROUNDS_MAX: usize = 16;
+/// The error of a server whose headers are to say something else than we said.
+const HEADER_MISMATCH: i64 = -32020;
+/// The extension by which a server may answer with a task.
+const TASKS: &str = "io.modelcontextprotocol/tasks";
+
+/// How a request ended.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// With an answer.
+    Reply(Reply),
+    /// Nobody wants the answer any more; the server was told.
+    Cancelled,
+    /// It took too long; the server was told.
+    TimedOut,
+}
+
+/// A request to be relayed.
+pub(super) struct Relay<'a> {
+    pub(super) shared: &'a Arc<Shared>,
+    pub(super) servers: &'a Servers,
+    pub(super) handle: &'a Handle,
+    pub(super) method: &'a str,
+    pub(super) base: Base<'a>,
+    pub(super) context: &'a CallContext,
+}
+
+impl Relay<'_> {
+    /// Relays it. What certainly did not run may be sent once more.
+    pub(super) async fn run(&self, link: &Link) -> Result<Ended, HandError> {
+        let deadline = tokio::time::sleep(self.shared.config.call_max);
+        tokio::pin!(deadline);
+        let cancelled = self.context.cancel.cancelled();
+        tokio::pin!(cancelled);
+        let mut again = true;
+        loop {
+            let connecting = link.connection(self.servers, &self.handle.instance);
+            let connection = tokio::select! {
+                biased;
+                () = &mut cancelled => return Ok(Ended::Cancelled),
+                () = &mut deadline => return Ok(Ended::TimedOut),
+                connection = connecting => connection?,
+            };
+            let asked = AtomicBool::new(false);
+            match self.rounds(&connection, cancelled.as_mut(), deadline.as_mut(), &asked).await {
+                Err(Failure::SessionGone) => {
+                    connection.end("it has forgotten the session");
+                    if !std::mem::take(&mut again) || asked.load(Ordering::Relaxed) {
+                        return Err(self.shared.error(&Failure::SessionGone));
+                    }
+                }
+                Ok(Ended::Reply(Reply::Error(error)))
+                    if error.code == HEADER_MISMATCH
+                        && connection.era() == Era::Modern
+                        && matches!(self.base, Base::Call { .. })
+                        && std::mem::take(&mut again) =>
+                {
+                    // The tool wants other arguments in headers than when it was listed.
+                    lists::relist(&connection).await;
+                }
+                Ok(ended) => {
+                    if self.shared.catalogue().down.is_some() {
+                        self.shared.reached();
+                    }
+                    return Ok(ended);
+                }
+                Err(failure) => return self.failed(&connection, &failure),
+            }
+        }
+    }
+
+    fn failed(&self, connection: &Connection, failure: &Failure) -> Result<Ended, HandError> {
+        let said = |error: RpcError| Ok(Ended::Reply(Reply::Error(error)));
+        match failure {
+            Failure::TooLarge | Failure::Nonsense(_) => {
+                said(internal(format!("{}: {failure}", self.shared.whom())))
+            }
+            Failure::Unreached(why) if connection.is_process() => Err(HandError::Lost {
+                may_have_run: false,
+                why: format!("{} is gone: {why}", self.shared.whom()),
+            }),
+            Failure::Unreached(why) => {
+                self.shared.unreached(why);
+                Err(self.shared.error(failure))
+            }
+            _ => Err(self.shared.error(failure)),
+        }
+    }
+
+    /// Asks, and answers what is asked back, until there is an end. `asked` is set once a question was answered: from
+    /// then on nothing may be sent from the beginning again.
+    async fn rounds(
+        &self,
+        connection: &Arc<Connection>,
+        mut cancelled: std::pin::Pin<&mut impl Future<Output = ()>>,
+        mut deadline: std::pin::Pin<&mut tokio::time::Sleep>,
+        asked: &AtomicBool,
+    ) -> Result<Ended, Failure> {
+        let caller = &self.context.caller;
+        if let Some(level) = &caller.log_level {
+            connection.want_level(level).await;
+        }
+        let params = self.param_headers(connection);
+        let modern = connection.era() == Era::Modern;
+        let mut answers: Option<(Object, Option<Value>)> = None;
+        let mut progress = f64::NEG_INFINITY;
+        for _ in 0..ROUNDS_MAX {
+            let id = connection.id();
+            let meta = Meta {
+                caller: Some(&caller.meta),
+                capabilities: Some(&caller.capabilities),
+                log_level: caller.log_level.as_deref(),
+                progress: Some(id),
+            };
+            let round = answers.as_ref().map(|(responses, state)| (responses, state.as_ref()));
+            let outgoing =
+                Outgoing { method: self.method, params: Params { base: self.base, round, meta } };
+            let mut round = Round { relay: self, connection, id, progress: &mut progress };
+            let turn = round.run(&outgoing, &params, cancelled.as_mut(), deadline.as_mut()).await?;
+            let mut result = match turn {
+                Turn::Cancelled => return Ok(Ended::Cancelled),
+                Turn::TimedOut => return Ok(Ended::TimedOut),
+                Turn::Answer(Err(error)) => return Ok(Ended::Reply(Reply::Error(error))),
+                Turn::Answer(Ok(result)) => result,
+            };
+            match result.get("resultType").and_then(Value::as_str).unwrap_or("complete") {
+                "input_required" if modern => {}
+                "task" if modern && !self.may_be_task() => {
+                    let why = "the server answered with a task, which the client can't follow";
+                    return Ok(Ended::Reply(Reply::Error(internal(why))));
+                }
+                "complete" | "task" => return Ok(Ended::Reply(Reply::Result(Arc::new(result)))),
+                other if modern => {
+                    let why = format!("the server answered with the unknown resultType {other:?}");
+                    return Ok(Ended::Reply(Reply::Error(internal(why))));
+                }
+                _ => return Ok(Ended::Reply(Reply::Result(Arc::new(result)))),
+            }
+            asked.store(true, Ordering::Relaxed);
+            let state = result.remove("requestState");
+            let questions = match result.remove("inputRequests") {
+                Some(Value::Object(questions)) => questions,
+                _ => Object::new(),
+            };
+            let asking = self.context.ask.ask(questions);
+            let responses = tokio::select! {
+                biased;
+                () = cancelled.as_mut() => return Ok(Ended::Cancelled),
+                () = deadline.as_mut() => return Ok(Ended::TimedOut),
+                responses = asking => responses,
+            };
+            match responses {
+                Ok(responses) => answers = Some((responses, state)),
+                Err(Unasked::GivenUp) => return Ok(Ended::Cancelled),
+                Err(Unasked::Refused(error)) => return Ok(Ended::Reply(Reply::Error(error))),
+                Err(Unasked::Incapable(what)) => {
+                    let why = format!("the server asks for {what}, which the client did not declare");
+                    return Ok(Ended::Reply(Reply::Error(internal(why))));
+                }
+            }
+        }
+        let why = format!("the server asked {ROUNDS_MAX} times in one call, which is the limit");
+        Ok(Ended::Reply(Reply::Error(internal(why))))
+    }
+
+    fn param_headers(&self, connection: &Connection) -> Vec<(ParamHeader, HeaderValue)> {
+        let Base::Call { name, arguments } = self.base else { return Vec::new() };
+        if connection.is_process() || connection.era() == Era::Legacy {
+            return Vec::new();
+        }
+        self.shared.params().get(name).map(|headers| with_params(headers, arguments)).unwrap_or_default()
+    }
+
+    fn may_be_task(&self) -> bool {
+        self.context.caller.capabilities.get("extensions").is_some_and(|all| all.get(TASKS).is_some())
+    }
+}
