@@ -110,7 +110,7 @@ impl Default for Nodes {
 pub struct Limits {
     /// Sessions, archived ones too. Default 10000.
     pub sessions: u64,
-    /// Live instances of hands. Default 16.
+    /// Live instances of hands that have processes of their own; an idle one makes room for another. Default 16.
     pub instances: usize,
     /// Running calls. Default 32.
     pub running_calls: usize,

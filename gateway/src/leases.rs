@@ -188,9 +188,10 @@ impl Leases {
         self.release_slots(|_| true).await;
     }
 
-    /// Releases everything of a hand that is registered no more. What another of the same name has stays.
+    /// Releases everything of a hand that is registered no more, and ends it. What another of the same name has stays.
     pub async fn release_of(&self, hand: &Arc<Registered>) {
         self.release_slots(|slot| Arc::ptr_eq(&slot.hand, hand)).await;
+        hand.hand.shutdown().await;
     }
 
     async fn release_slots(&self, which: impl Fn(&Slot) -> bool) {

@@ -111,7 +111,7 @@ impl Face {
             .enable_resources_list_changed()
             .enable_resources_subscribe()
             .build();
-        for catalogue in self.gateway.registry.list().iter().filter_map(|hand| lists::catalogue(hand)) {
+        for catalogue in self.gateway.registry.list().iter().filter_map(|hand| hand.catalogue()) {
             capabilities.prompts.get_or_insert_default().list_changed = Some(true);
             capabilities.logging.get_or_insert_default();
             capabilities.completions.get_or_insert_default();
@@ -128,7 +128,7 @@ impl Face {
     fn introduce(&self, view: &View, info: &mut ServerConfig) {
         let HandsInView::One(name) = &view.hands else { return };
         let hand = self.gateway.registry.get(name.as_str()).ok();
-        let Some(catalogue) = hand.and_then(|hand| lists::catalogue(&hand)) else { return };
+        let Some(catalogue) = hand.and_then(|hand| hand.catalogue()) else { return };
         let declared = Value::Object(catalogue.capabilities.clone());
         let Ok(mut declared) = serde_json::from_value::<ServerCapabilities>(declared) else { return };
         declared.tools.get_or_insert_default().list_changed = Some(true);

@@ -11,6 +11,7 @@ mod registered;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use futures_util::future::join_all;
 use hands::mcp::Catalogue;
 use hands::{Hand, HandError};
 use serde::Serialize;
@@ -106,7 +107,7 @@ pub enum RegistryError {
     },
     /// Its server was looked at and is not there.
     #[error(
-        "the server of {name} does not answer: {why}. Nothing was added: put that right, or add it as it is with --no-check"
+        "{why}. {name} was not added: put that right, or add it as it is with --no-check"
     )]
     NoAnswer {
         /// Its name.
@@ -182,11 +183,13 @@ impl Registry {
         self.live.cancel();
     }
 
-    /// Keeps nothing any more. What is being stored is waited for.
+    /// Keeps nothing any more. What is being stored is waited for, and what hands hold beside instances ends.
     pub async fn close(&self) {
         self.closing.cancel();
         self.tasks.close();
         self.tasks.wait().await;
+        let hands = self.list();
+        join_all(hands.iter().map(|hand| hand.hand.shutdown())).await;
     }
 
     /// All hands, by name.
@@ -221,6 +224,21 @@ impl Registry {
         self.get(hand).ok()
     }
 
+    /// A hand that knows what instances of this kind look like, whichever hand they were of. It may be removed since.
+    pub(crate) fn reaper(&self, kind: &str) -> Option<Arc<dyn Hand>> {
+        let leaves_processes = |hand: &Arc<Registered>| match &hand.config {
+            HandConfig::Sandbox(_) => true,
+            HandConfig::Mcp(settings) => settings.url.is_none(),
+        };
+        let of_kind = |hand: &Arc<Registered>| hand.config.kind() == kind && leaves_processes(hand);
+        if let Some(known) = self.list().into_iter().find(of_kind) {
+            return Some(known.hand.clone());
+        }
+        let config = HandConfig::any(kind)?;
+        let name = kind.parse().ok()?;
+        (self.maker)(&Making { name: &name, config: &config, known: Catalogue::default() }).ok()
+    }
+
     /// Adds a hand for good. Told to look first, it waits for the server's answer, as long as the hand allows.
     pub async fn add(
         &self,
@@ -240,7 +258,7 @@ impl Registry {
                 return Err(no_answer(down.why.clone()));
             }
         }
-        tracing::warn!(hand.name = %name, config = %config.shown(), "a hand is added");
+        tracing::info!(hand.name = %name, config = %config.shown(), "a hand is added");
         let added = self.put(made)?;
         let (key, text) = (name.to_string(), serde_json::to_string(config).unwrap_or_default());
         let stored = self
@@ -335,10 +353,7 @@ impl Registry {
             _ => {}
         }
         let made = self.make(name, config, Origin::File).await?;
-        if let Some(known) = &known {
-            self.forget(known);
-        }
-        self.put(made)?;
+        self.put_over(made, known.as_ref())?;
         let did = if known.is_some() { "is set up anew" } else { "is added" };
         tracing::info!(hand.name = %name, config = %config.shown(), "a hand {did} as manyhands.toml says");
         Ok(known)
@@ -378,13 +393,27 @@ impl Registry {
     }
 
     fn put(&self, made: Registered) -> Result<Arc<Registered>, RegistryError> {
+        self.put_over(made, None)
+    }
+
+    /// In the place of `known`, if that is still there, so that there is no moment without one of the two.
+    fn put_over(
+        &self,
+        made: Registered,
+        known: Option<&Arc<Registered>>,
+    ) -> Result<Arc<Registered>, RegistryError> {
         let made = Arc::new(made);
         let mut hands = self.hands.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = hands.get(&made.name) {
-            return Err(RegistryError::Exists { name: made.name.clone(), origin: known.origin });
+        if let Some(there) = hands.get(&made.name)
+            && known.is_none_or(|known| !Arc::ptr_eq(known, there))
+        {
+            return Err(RegistryError::Exists { name: made.name.clone(), origin: there.origin });
         }
         hands.insert(made.name.clone(), made.clone());
         drop(hands);
+        if let Some(known) = known {
+            known.gone.cancel();
+        }
         if let Some(seen) = keep::Seen::of(&made) {
             let (database, changes) = (self.database.clone(), self.changes.clone());
             self.tasks.spawn(keep::keep(made.clone(), seen, database, changes, self.closing.clone()));

@@ -209,6 +209,8 @@ impl Gateway {
         self.tasks.spawn(control::serve(listener, self.clone()));
         // Who answers others is here to stay, unlike a command that is done in a moment.
         self.registry.live();
+        let leases = self.leases.clone();
+        self.tasks.spawn(async move { leases.reap_shared().await });
         self.tasks.spawn(reload::follow(self.clone()));
         Ok(())
     }
@@ -327,6 +329,16 @@ impl Server {
     /// The owner's token, for the line that a person pastes into a client.
     pub fn owner_token(&self) -> Result<SecretString, OwnError> {
         self.gateway.own.read_token()
+    }
+
+    /// Has the configuration file read again, whenever it is called.
+    pub fn reread(&self) -> impl Fn() + Send + use<> {
+        let gateway = Arc::downgrade(&self.gateway);
+        move || {
+            if let Some(gateway) = gateway.upgrade() {
+                gateway.reread.notify_one();
+            }
+        }
     }
 
     /// Serves until `stop` fires, then ends everything.

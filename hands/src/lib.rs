@@ -53,6 +53,9 @@ pub trait Hand: Send + Sync + 'static {
     /// mounts. Their work stays. Touches nothing of any other instance.
     async fn reap(&self, instances: &[InstanceId]) -> Result<(), HandError>;
 
+    /// Ends whatever it holds beside instances and waits for that: it is not used again.
+    async fn shutdown(&self) {}
+
     /// How files go in and out of its instances, where they can.
     fn files(&self) -> Option<&dyn Files> {
         None

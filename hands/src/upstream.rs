@@ -227,6 +227,10 @@ impl Hand for Upstream {
         }
     }
 
+    async fn shutdown(&self) {
+        self.servers.shutdown().await;
+    }
+
     fn mcp(&self) -> Option<&dyn McpFace> {
         Some(self)
     }

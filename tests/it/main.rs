@@ -1,6 +1,7 @@
 //! The one test binary: everything here drives the real thing.
 
 mod access;
+mod bridge;
 mod cli;
 mod clients;
 mod config;
@@ -12,6 +13,7 @@ mod leases;
 mod log;
 mod lossless;
 mod mcp;
+mod registration;
 mod sandbox;
 mod sandbox_copy;
 mod sandbox_kit;
@@ -21,4 +23,5 @@ mod sandbox_unprivileged;
 mod servers;
 mod session;
 mod tidy;
+mod upstream;
 mod wire;

@@ -109,7 +109,7 @@ impl Inner {
             Ok(outcome) => outcome,
             Err(HandError::Lost { may_have_run, why }) => {
                 self.leases.drop_lost(&in_use).await;
-                let mut answer = ended(ask.session, Outcome::error(lost_text(&why, may_have_run)), None);
+                let mut answer = ended(ask.session, Outcome::error(lost_text(&ask.hand, &why, may_have_run)), None);
                 answer.outcome = CallOutcome::Lost;
                 return Ok(answer);
             }

@@ -15,6 +15,7 @@ use crate::clock;
 use crate::error;
 use crate::hand::Logged;
 use crate::leases::InUse;
+use crate::registry::Registered;
 use crate::session::{At, Body, CallKey, CallOutcome, EventId, HandRef, LogError, NewEvent};
 
 /// How long the outcome of a re-sent call is replayed after it. (Design 2.2: 10 minutes.)
@@ -211,7 +212,7 @@ impl Inner {
         let ended = match end {
             Some(Ok(outcome)) => Ended::of(tool_use_id, outcome, Some(in_use)),
             Some(Err(HandError::Lost { may_have_run, why })) => {
-                let text = lost_text(&why, may_have_run);
+                let text = lost_text(&running.ask.hand, &why, may_have_run);
                 let dead = in_use.again();
                 let ended = Ended::unseen(tool_use_id, CallOutcome::Lost, text, Some(in_use));
                 let end = self.record(running, ended).await;
@@ -231,12 +232,9 @@ const DID_NOT_RUN: &str = "The call did not run";
 const PANICKED: &str = "The gateway failed inside while it ran this call. Nobody can tell whether it had its effect: \
      it was not run again. Look before you repeat it.";
 
-pub(super) fn lost_text(why: &str, may_have_run: bool) -> String {
+pub(super) fn lost_text(hand: &Registered, why: &str, may_have_run: bool) -> String {
     let ran = if may_have_run { MAY_HAVE_RUN } else { DID_NOT_RUN };
-    format!(
-        "The hand was lost: {why}. {ran}. The next call gets a fresh instance with the same /workspace; \
-         background processes and files outside /workspace are gone."
-    )
+    format!("The hand was lost: {why}. {ran}. {}", hand.config.loss())
 }
 
 fn asked(running: &Running) -> NewEvent {

@@ -4,19 +4,50 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use hands::sandbox::{Finding, SandboxConfig, State, inspect};
+use secrecy::ExposeSecret as _;
 use serde_json::json;
 
 use super::{Output, Setting, say};
+use crate::config::variable;
+use crate::hand::{HandConfig, HandName};
 
 pub(super) fn run(setting: &Setting) -> anyhow::Result<ExitCode> {
     let config = SandboxConfig::new(std::env::current_exe()?);
-    let findings = inspect(&config, there(&setting.config.data));
+    let mut lines: Vec<Line> =
+        inspect(&config, there(&setting.config.data)).into_iter().map(Line::of).collect();
+    lines.extend(setting.config.hands.iter().filter_map(|(name, hand)| server(name, hand)));
     match setting.output {
-        Output::Json => say(findings.iter().map(shown).collect::<serde_json::Value>())?,
-        Output::Text => findings.iter().try_for_each(print)?,
+        Output::Json => say(lines.iter().map(shown).collect::<serde_json::Value>())?,
+        Output::Text => lines.iter().try_for_each(print)?,
     }
-    let missing = findings.iter().any(|finding| finding.state == State::Missing);
+    let missing = lines.iter().any(|line| line.state == State::Missing);
     Ok(if missing { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// One thing that was looked at.
+struct Line {
+    subject: String,
+    state: State,
+    found: String,
+    remedy: Option<String>,
+}
+
+impl Line {
+    fn of(finding: Finding) -> Self {
+        let Finding { subject, state, found, remedy } = finding;
+        Self { subject: subject.to_owned(), state, found, remedy }
+    }
+}
+
+/// Whether the server of a hand in the file can be tried: its program is there, and the files of its values.
+fn server(name: &HandName, hand: &HandConfig) -> Option<Line> {
+    let HandConfig::Mcp(settings) = hand else { return None };
+    let path = variable("PATH").map(|path| path.expose_secret().to_owned()).unwrap_or_default();
+    let (state, found, remedy) = match settings.find(&path) {
+        Ok(found) => (State::Fine, found, None),
+        Err((why, remedy)) => (State::Missing, why, Some(remedy)),
+    };
+    Some(Line { subject: format!("hand {name}"), state, found, remedy })
 }
 
 /// The directory, or before the first start the one that it will be made in.
@@ -32,7 +63,7 @@ fn state(state: State) -> &'static str {
     }
 }
 
-fn shown(finding: &Finding) -> serde_json::Value {
+fn shown(finding: &Line) -> serde_json::Value {
     json!({
         "subject": finding.subject,
         "state": state(finding.state),
@@ -41,7 +72,7 @@ fn shown(finding: &Finding) -> serde_json::Value {
     })
 }
 
-fn print(finding: &Finding) -> std::io::Result<()> {
+fn print(finding: &Line) -> std::io::Result<()> {
     say(format_args!("{:<8} {}: {}", state(finding.state), finding.subject, finding.found))?;
     match &finding.remedy {
         Some(remedy) => say(format_args!("         → {remedy}")),

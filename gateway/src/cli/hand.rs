@@ -50,8 +50,9 @@ pub(super) enum Command {
 pub(super) async fn run(setting: &Setting, command: Command) -> anyhow::Result<ExitCode> {
     let stay = match command {
         Command::List | Command::Show { .. } => Stay::Read,
-        Command::Add(_) | Command::Remove { .. } => Stay::Brief,
-        Command::Call { .. } | Command::Cp(_) => Stay::Long,
+        Command::Remove { .. } => Stay::Brief,
+        // A server that is added may take its time to answer.
+        Command::Add(_) | Command::Call { .. } | Command::Cp(_) => Stay::Long,
     };
     with_owner(setting, stay, async |owner| ask(owner, setting, command).await).await
 }

@@ -1,9 +1,10 @@
 //! `manyhands [serve]`
 
+use std::io::{self, IsTerminal as _};
 use std::net::SocketAddr;
 
 use clap::Args;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -29,7 +30,9 @@ pub(super) async fn run(setting: Setting, options: Options) -> anyhow::Result<()
     let data = config.data.clone();
     // Before anything is opened: an end that is asked for meanwhile is a clean one.
     let stop = stop_on_signal(&setting.signals)?;
+    let hangups = signal(SignalKind::hangup())?;
     let server = Server::bind(config, if options.no_auth { Auth::Off } else { Auth::Token }).await?;
+    setting.signals.spawn(reread_on_hangup(hangups, server.reread(), stop.clone()));
     let base = base_url(server.address());
     let line = claude_line(&base, "default", &server.owner_token()?);
     // Whether anybody reads it or not, the gateway runs.
@@ -40,6 +43,19 @@ pub(super) async fn run(setting: Setting, options: Options) -> anyhow::Result<()
     ));
     server.run(stop).await?;
     Ok(())
+}
+
+/// Has the configuration read again on SIGHUP, as services do, unless it says that the terminal is gone: that ends the
+/// gateway.
+async fn reread_on_hangup(mut hangups: Signal, reread: impl Fn() + Send, stop: CancellationToken) {
+    let on_terminal = io::stdin().is_terminal();
+    while hangups.recv().await.is_some() {
+        if on_terminal && !io::stdin().is_terminal() {
+            stop.cancel();
+        } else {
+            reread();
+        }
+    }
 }
 
 /// Fires on the first SIGINT or SIGTERM. A second SIGINT is a person who has had enough: it ends the process at

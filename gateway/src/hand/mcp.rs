@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -154,7 +155,7 @@ pub enum BadServer {
     #[error(
         "{name} looks like a credential, which does not stand in a configuration: give it as {name} = {{ env = \"NAME\" }} \
          or {name} = {{ file = \"/path\" }}, both with or without prefix = \"Bearer \" (on the command line \
-         {by_env} '{name}=NAME' or {by_file} '{name}=/path')"
+         {by_env} '{name}={prefix}NAME' or {by_file} '{name}={prefix}/path')"
     )]
     Credential {
         /// The header or variable.
@@ -163,6 +164,8 @@ pub enum BadServer {
         by_env: &'static str,
         /// The option that takes it from a file.
         by_file: &'static str,
+        /// What stands before the value most often.
+        prefix: &'static str,
     },
     /// No call can take so long, or so short.
     #[error("call_max_s is {0}: it must be 1 to {CALL_S_MAX}")]
@@ -290,6 +293,24 @@ impl McpSettings {
         Ok(())
     }
 
+    /// Where its program is, as found in `path`, a list as shells have it; its URL. Else why it can't be used, and what to
+    /// do. Touches no server.
+    pub fn find(&self, path: &str) -> Result<String, (String, String)> {
+        for source in self.env.values().chain(self.headers.values()).filter(|source| source.is_file()) {
+            source.read(|_| None).map_err(|why| (why, "see to that file".to_owned()))?;
+        }
+        let Some(program) = self.command.first() else {
+            return Ok(self.shown()["url"].as_str().unwrap_or_default().to_owned());
+        };
+        // Joined to a folder, an absolute path stays what it is.
+        let folders = if program.contains('/') { "/" } else { path };
+        let places: Vec<PathBuf> = folders.split(':').map(|folder| Path::new(folder).join(program)).collect();
+        let found = places.iter().find(|place| place.metadata().is_ok_and(|file| is_program(&file)));
+        found.map(|place| place.display().to_string()).ok_or_else(|| {
+            (format!("there is no program {program}"), "install it, or write its whole path".to_owned())
+        })
+    }
+
     /// Makes relative paths absolute, as seen from `folder`; `home` is `~`.
     pub fn place(&mut self, folder: &Path, home: Option<&Path>) {
         let placed = |path: &Path| match (path.strip_prefix("~"), home) {
@@ -347,13 +368,18 @@ impl fmt::Debug for McpSettings {
     }
 }
 
+fn is_program(file: &std::fs::Metadata) -> bool {
+    file.is_file() && file.permissions().mode() & 0o111 != 0
+}
+
 fn check_source(
     name: &str,
     source: &Source,
     (by_env, by_file): (&'static str, &'static str),
 ) -> Result<(), BadServer> {
     if matches!(source, Source::Plain(_)) && looks_secret(name) {
-        return Err(BadServer::Credential { name: name.to_owned(), by_env, by_file });
+        let prefix = if name.eq_ignore_ascii_case("authorization") { "Bearer " } else { "" };
+        return Err(BadServer::Credential { name: name.to_owned(), by_env, by_file, prefix });
     }
     if source.is_sound() { Ok(()) } else { Err(BadServer::Value(name.to_owned())) }
 }

@@ -94,6 +94,10 @@ impl Source {
         place && prefix.chars().count() <= PREFIX_MAX && prefix.chars().all(bare)
     }
 
+    pub(super) fn is_file(&self) -> bool {
+        matches!(self, Self::File { .. })
+    }
+
     fn place(&self) -> String {
         match self {
             Self::Plain(_) => "the configuration".to_owned(),

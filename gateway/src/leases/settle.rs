@@ -78,9 +78,8 @@ impl Leases {
             }
         }
         for (kind, instances) in ours {
-            // Any hand of the kind knows what its instances look like.
-            if let Some(hand) = self.registry.list().into_iter().find(|hand| hand.config.kind() == kind)
-                && let Err(error) = hand.hand.reap(&instances).await
+            if let Some(hand) = self.registry.reaper(&kind)
+                && let Err(error) = hand.reap(&instances).await
             {
                 // They are dead to the log, and are tried again: a process that can't be ended keeps nobody from work.
                 tracing::error!(kind, error = %error, "instances of an earlier start could not be ended");
@@ -91,6 +90,16 @@ impl Leases {
             }
         }
         Ok(())
+    }
+
+    /// Ends the servers that dead processes left on this machine and that belong to no instance alone: those that many
+    /// share, and those that were only looked at.
+    pub async fn reap_shared(&self) {
+        if let Some(hand) = self.registry.reaper("mcp")
+            && let Err(error) = hand.reap(&[]).await
+        {
+            tracing::error!(error = %error, "servers of an earlier start could not be ended");
+        }
     }
 
     async fn abandoned_calls(&self) -> Result<Vec<Open>, DatabaseError> {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use hands::Effects;
-use hands::mcp::{Catalogue, Object};
+use hands::mcp::Object;
 use jiff::SignedDuration;
 use rmcp::ErrorData;
 use rmcp::model::{MetaObject, Tool, ToolAnnotations};
@@ -17,7 +17,7 @@ use super::service::Asked;
 use super::{Face, HandsInView, View, resources, session_tools, uris};
 use crate::clock;
 use crate::error;
-use crate::registry::{Registered, names};
+use crate::registry::Registered;
 use crate::seal::Purpose;
 use crate::session::{Listing, SessionId};
 
@@ -60,11 +60,13 @@ impl Face {
         no_cursor(asked)?;
         let mut prompts = Vec::new();
         for hand in self.in_view(&asked.view)? {
-            let Some(catalogue) = catalogue(&hand) else { continue };
-            prompts.extend(catalogue.prompts.iter().map(|prompt| {
+            prompts.extend(hand.prompts().iter().map(|prompt| {
                 let mut prompt = defined(asked, &hand, prompt);
-                if let (HandsInView::All, Some(own)) = (&asked.view.hands, own_name(&prompt)) {
-                    prompt.insert("name".to_owned(), names::full(&hand.name, &own).into());
+                if let (HandsInView::All, Some(own)) =
+                    (&asked.view.hands, prompt.get("name").and_then(Value::as_str))
+                {
+                    let full = hand.full_prompt_name(own);
+                    prompt.insert("name".to_owned(), full.into());
                 }
                 Value::Object(prompt)
             }));
@@ -80,7 +82,7 @@ impl Face {
             HandsInView::One(_) => Vec::new(),
         };
         for hand in self.in_view(&asked.view)? {
-            let Some(catalogue) = catalogue(&hand) else { continue };
+            let Some(catalogue) = hand.catalogue() else { continue };
             let own = catalogue.templates.iter();
             templates.extend(own.map(|template| Value::Object(defined(asked, &hand, template))));
         }
@@ -142,7 +144,7 @@ impl Face {
             if registered.name.as_str() != hand {
                 from = 0;
             }
-            let Some(catalogue) = catalogue(&registered) else { continue };
+            let Some(catalogue) = registered.catalogue() else { continue };
             let behind = catalogue.resources.get(from..).unwrap_or_default();
             let taken = &behind[..behind.len().min(room)];
             page.extend(taken.iter().map(|it| Value::Object(defined(asked, &registered, it))));
@@ -177,16 +179,6 @@ impl Face {
             }
         }
     }
-}
-
-/// What an MCP server offers, when the hand is one.
-pub(super) fn catalogue(hand: &Registered) -> Option<Arc<Catalogue>> {
-    hand.hand.mcp().map(hands::mcp::McpFace::catalogue)
-}
-
-/// The name in a definition.
-pub(super) fn own_name(definition: &Object) -> Option<String> {
-    definition.get("name").and_then(Value::as_str).map(str::to_owned)
 }
 
 /// A list that comes in one page has no cursors, so every cursor is a bad one.

@@ -21,6 +21,8 @@ use crate::hand::{HandConfig, HandName};
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause between two looks at a server that can't be reached.
 const LOOK_PAUSE_MAX: Duration = Duration::from_mins(1);
+/// How often it is looked whether a server went away or came back, which is no change that its hand tells of.
+const NOTICE_EVERY: Duration = Duration::from_secs(5);
 /// Lines that one change of a server's definitions may make.
 const LINES_MAX: usize = 20;
 
@@ -113,9 +115,10 @@ pub(super) async fn keep(
             fired = fired.changed() => fired.is_err(),
             () = hand.gone.cancelled() => return,
             () = closing.cancelled() => true,
+            () = tokio::time::sleep(NOTICE_EVERY) => false,
         };
         let now = mcp.catalogue();
-        if !Arc::ptr_eq(&known, &now) {
+        if !same(&known, &now) {
             say(&hand, &known, &now);
             if offers(&known) != offers(&now) {
                 changes.send_modify(|version| *version += 1);
@@ -143,7 +146,8 @@ pub(super) async fn look(hand: Arc<Registered>, live: CancellationToken, closing
             let now = mcp.catalogue();
             if now.down.is_none() && !now.version.is_empty() {
                 pause = Some(LOOK_PAUSE);
-                if fired.changed().await.is_err() {
+                // Without touching the server.
+                if let Ok(Err(_)) = tokio::time::timeout(NOTICE_EVERY, fired.changed()).await {
                     return;
                 }
                 continue;
@@ -151,10 +155,9 @@ pub(super) async fn look(hand: Arc<Registered>, live: CancellationToken, closing
             if let Some(pause) = pause {
                 tokio::time::sleep(pause).await;
             }
-            if let Err(error) = mcp.refresh().await
-                && pause.is_none()
-            {
-                tracing::warn!(hand.name = %hand.name, error = %error, "the server of a hand can't be reached");
+            if let Err(error) = mcp.refresh().await {
+                // The hand itself has said so when it began.
+                tracing::debug!(hand.name = %hand.name, error = %error, "the server of a hand can't be reached");
             }
             pause = Some(pause.map_or(LOOK_PAUSE, |pause| LOOK_PAUSE_MAX.min(pause.saturating_mul(2))));
         }
@@ -164,6 +167,12 @@ pub(super) async fn look(hand: Arc<Registered>, live: CancellationToken, closing
         () = hand.gone.cancelled() => {}
         () = closing.cancelled() => {}
     }
+}
+
+/// Whether nothing has changed but when it was seen.
+fn same(before: &Arc<Catalogue>, now: &Arc<Catalogue>) -> bool {
+    let seen = |catalogue: &Catalogue| Catalogue { seen_at: String::new(), ..catalogue.clone() };
+    Arc::ptr_eq(before, now) || seen(before) == seen(now)
 }
 
 /// What clients see of a server.
@@ -178,13 +187,6 @@ fn offers(catalogue: &Catalogue) -> impl PartialEq {
 
 /// Says what has changed: to the log, and to `hand show`.
 fn say(hand: &Registered, before: &Catalogue, now: &Catalogue) {
-    match (&before.down, &now.down) {
-        (None, Some(down)) => {
-            tracing::warn!(hand.name = %hand.name, why = down.why, "the server of a hand can't be reached");
-        }
-        (Some(_), None) => tracing::info!(hand.name = %hand.name, "the server of a hand is back"),
-        _ => {}
-    }
     // What is seen for the first time has not changed.
     if before.version.is_empty() {
         return;

@@ -165,8 +165,16 @@ fn size(value: &Value) -> usize {
     counter.0
 }
 
-/// Lists now, and again whenever the server says that something changed, until the connection is gone.
-pub(super) fn watch(connection: &Arc<Connection>) {
+/// Whether to list at once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum First {
+    Now,
+    /// Somebody else does that.
+    WhenChanged,
+}
+
+/// Lists whenever the server says that something changed, until the connection is gone.
+pub(super) fn watch(connection: &Arc<Connection>, first: First) {
     let shared = &connection.shared;
     let (one, two) = (Arc::clone(connection), Arc::clone(connection));
     let stop = shared.cancel.clone();
@@ -175,17 +183,21 @@ pub(super) fn watch(connection: &Arc<Connection>) {
         tokio::select! {
             () = ends.cancelled() => {}
             () = stop.cancelled() => one.close().await,
-            () = async { tokio::join!(again_and_again(&one), hear(&two)); } => {}
+            () = async { tokio::join!(again_and_again(&one, first), hear(&two)); } => {}
         }
     });
 }
 
-async fn again_and_again(connection: &Arc<Connection>) {
-    loop {
-        let begun = Instant::now();
+async fn again_and_again(connection: &Arc<Connection>, first: First) {
+    let mut begun = Instant::now();
+    if first == First::Now {
         relist(connection).await;
+    }
+    loop {
         connection.lists_changed.notified().await;
         tokio::time::sleep(DEBOUNCE.max(LEAST.saturating_sub(begun.elapsed()))).await;
+        begun = Instant::now();
+        relist(connection).await;
     }
 }
 

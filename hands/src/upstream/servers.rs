@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::connection::Connection;
+use super::lists::First;
 use super::wire::{Era, Failure};
 use super::{Reach, Share, Shared, lifecycle, lists};
 use crate::{HandError, Handle, InstanceId, Lease, Owner};
@@ -148,7 +149,7 @@ impl Servers {
         let connected = lifecycle::connect(&self.shared, &instance).await;
         let connection = connected.map_err(|failure| self.shared.error(&failure))?;
         if self.keeps(&connection) {
-            self.hear(&connection);
+            self.hear(&connection, First::WhenChanged);
         }
         lists::relist(&connection).await;
         if !self.keeps(&connection) {
@@ -163,11 +164,11 @@ impl Servers {
     }
 
     /// Listens to what belongs to no request, and lists again when something changed.
-    fn hear(&self, connection: &Arc<Connection>) {
+    fn hear(&self, connection: &Arc<Connection>, first: First) {
         if self.keeps(connection) && std::mem::replace(&mut self.lock().heard, true) {
             return;
         }
-        lists::watch(connection);
+        lists::watch(connection, first);
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
@@ -205,7 +206,7 @@ impl Server {
             .await
             .map_err(|failure| self.shared.error(&not_run(failure)))?;
         *self.lock() = Some(Arc::clone(&connection));
-        servers.hear(&connection);
+        servers.hear(&connection, First::Now);
         Ok(connection)
     }
 }

@@ -42,6 +42,7 @@ pub(crate) struct Client {
     pub(crate) mcp_session: Option<String>,
     headers: HeaderMap,
     name: String,
+    capabilities: Value,
     next: Arc<AtomicI64>,
 }
 
@@ -84,6 +85,7 @@ impl Client {
             mcp_session: None,
             headers: HeaderMap::new(),
             name: "test".to_owned(),
+            capabilities: json!({}),
             next: Arc::new(AtomicI64::new(1)),
         }
     }
@@ -100,10 +102,16 @@ impl Client {
         self
     }
 
+    /// Declaring these capabilities.
+    pub(crate) fn declaring(mut self, capabilities: Value) -> Self {
+        self.capabilities = capabilities;
+        self
+    }
+
     /// The legacy handshake; returns the answer of `initialize`.
     pub(crate) async fn initialize(&mut self) -> Result<Value> {
         let params = json!({
-            "protocolVersion": self.era.version(), "capabilities": {},
+            "protocolVersion": self.era.version(), "capabilities": self.capabilities,
             "clientInfo": { "name": self.name, "version": "1" },
         });
         let body = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
@@ -136,15 +144,20 @@ impl Client {
     }
 
     /// Sends a request; its answer is still to come. Dropping that closes the connection.
-    pub(crate) async fn open(&self, method: &str, mut params: Value) -> Result<Stream> {
+    pub(crate) async fn open(&self, method: &str, params: Value) -> Result<Stream> {
         let id = Value::from(self.next.fetch_add(1, Ordering::SeqCst));
-        let name = ["name", "uri"].iter().find_map(|key| params[key].as_str().map(str::to_owned));
+        self.open_as(id, method, params).await
+    }
+
+    /// The same under an id of the caller's choice.
+    pub(crate) async fn open_as(&self, id: Value, method: &str, mut params: Value) -> Result<Stream> {
+        let name = ["name", "uri", "taskId"].iter().find_map(|key| params[key].as_str().map(str::to_owned));
         let mut further = Vec::new();
         let encoded;
         if self.era == Era::Modern {
             let meta = &mut params["_meta"];
             meta["io.modelcontextprotocol/protocolVersion"] = self.era.version().into();
-            meta["io.modelcontextprotocol/clientCapabilities"] = json!({});
+            meta["io.modelcontextprotocol/clientCapabilities"] = self.capabilities.clone();
             meta["io.modelcontextprotocol/clientInfo"] = json!({ "name": self.name, "version": "1" });
             further.push(("Mcp-Method", method));
             if let Some(name) = &name {

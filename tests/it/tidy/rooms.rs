@@ -7,8 +7,7 @@ use super::none;
 use super::tree::{files, read};
 
 /// Crates that would join `hands` to what it knows nothing of.
-const STRANGERS_TO_HANDS: [&str; 8] =
-    ["axum", "gateway", "http", "hyper", "reqwest", "rmcp", "sqlx", "tower"];
+const STRANGERS_TO_HANDS: [&str; 6] = ["axum", "gateway", "reqwest", "rmcp", "sqlx", "tower"];
 
 /// Rooms that speak MCP.
 const SPEAKS_MCP: [&str; 2] = ["error", "mcp"];

@@ -6,7 +6,6 @@ use hands::mcp::{Object, Reply, Request};
 use rmcp::ErrorData;
 use serde_json::{Value, json};
 
-use super::super::lists::{catalogue, own_name};
 use super::super::results::{self, Cached, finish, object};
 use super::super::service::Asked;
 use super::super::{Face, HandsInView, resources, uris};
@@ -15,7 +14,7 @@ use super::replies;
 use super::{Subject, digest};
 use crate::calls::Relay;
 use crate::error;
-use crate::registry::{Registered, names};
+use crate::registry::Registered;
 
 impl Face {
     /// `resources/read`: a session's resource, or a hand's.
@@ -75,18 +74,14 @@ impl Face {
             let hint = format!("unknown prompt {name:?}: prompts/list shows what there is");
             ErrorData::invalid_params(hint, None)
         };
-        for hand in self.in_view(&asked.view)? {
-            let Some(catalogue) = catalogue(&hand) else { continue };
-            let own = catalogue.prompts.iter().filter_map(|prompt| own_name(prompt));
-            let called = |own: &String| match asked.view.hands {
-                HandsInView::All => names::full(&hand.name, own) == name,
-                HandsInView::One(_) => own == name,
-            };
-            if let Some(own) = own.into_iter().find(called) {
-                return Ok((hand, own));
+        match &asked.view.hands {
+            HandsInView::All => self.gateway.registry.resolve_prompt(name).ok_or_else(unknown),
+            HandsInView::One(hand) => {
+                let hand = self.gateway.registry.get(hand.as_str()).map_err(|error| error::rpc(&error))?;
+                let named = |prompt: &Arc<Object>| prompt.get("name").is_some_and(|own| own == name);
+                if hand.prompts().iter().any(named) { Ok((hand, name.to_owned())) } else { Err(unknown()) }
             }
         }
-        Err(unknown())
     }
 
     /// `completion/complete`: of a hand's prompt or template. Nothing of the gateway's own can be completed.

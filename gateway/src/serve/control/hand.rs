@@ -73,6 +73,10 @@ async fn call(
     Json(called): Json<Called>,
 ) -> Result<Json<Value>, Refusal> {
     let hand = gateway.registry.get(&hand)?;
+    if let Some(mcp) = hand.hand.mcp().filter(|mcp| mcp.catalogue().version.is_empty()) {
+        // Nobody has seen yet what it offers.
+        mcp.refresh().await.map_err(|error| Refusal::invalid(error.to_string()))?;
+    }
     let tool = hand.tool(&called.tool);
     let tool = tool
         .ok_or_else(|| Refusal::missing(format!("the hand {} has no tool {:?}", hand.name, called.tool)))?;

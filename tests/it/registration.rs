@@ -1,0 +1,6 @@
+//! MCP servers as hands: how they are set up, registered and kept, live.
+#![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
+
+mod kept;
+mod live;
+mod settings;
