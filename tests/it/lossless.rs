@@ -100,6 +100,13 @@ fn node(told: &Told) -> Result<Node> {
         Node::Object(fields) => fields,
         other => [("end".to_owned(), other)].into(),
     };
+    if let Some(Node::Object(result)) = fields.get_mut("result") {
+        for (_, key) in LISTS {
+            if let Some(list) = result.get_mut(key) {
+                list.key_by(&["uri", "uriTemplate", "name"]);
+            }
+        }
+    }
     let news = told.news.iter().map(|params| Node::read(params.get())).collect::<Result<_>>()?;
     let questions = told.questions.iter().map(|question| Node::read(question)).collect::<Result<_>>()?;
     fields.insert("news".into(), Node::Array(news));
@@ -197,8 +204,8 @@ fn allowed(pair: [&str; 2]) -> Vec<Allowed> {
 }
 
 fn allows(allowed: &Allowed, what: &str, path: &str) -> bool {
-    let is_meant = match allowed.what.strip_suffix('*') {
-        Some(start) => what.starts_with(start),
+    let is_meant = match allowed.what.split_once('*') {
+        Some((start, end)) => what.starts_with(start) && what.ends_with(end),
         None => what == allowed.what,
     };
     let (mut pattern, mut parts) = (allowed.path.split('/').peekable(), path.split('/'));

@@ -32,6 +32,22 @@ impl Node {
         })
     }
 
+    /// Makes a list of objects a map, by the first of these fields that an object has.
+    pub(super) fn key_by(&mut self, fields: &[&str]) {
+        let Self::Array(items) = self else { return };
+        let key = |item: &Self| {
+            let Self::Object(of) = item else { return None };
+            let key = fields.iter().find_map(|field| of.get(*field))?;
+            if let Self::Text(key) = key { Some(key.clone()) } else { None }
+        };
+        let keyed: Option<BTreeMap<_, _>> =
+            items.iter().map(|item| Some((key(item)?, item.clone()))).collect();
+        // Two of one name would hide each other.
+        if let Some(keyed) = keyed.filter(|keyed| keyed.len() == items.len()) {
+            *self = Self::Object(keyed);
+        }
+    }
+
     /// Shown in one line, shortened.
     fn shown(&self) -> String {
         let text = format!("{self:?}");
