@@ -68,7 +68,10 @@ async fn compare(of_client: Era, of_server: Era) -> Result<()> {
         let left =
             direct.request(method, params.clone()).await.with_context(|| format!("{what}, directly"))?;
         let right = match through.request(method, params).await {
-            Ok(told) => told,
+            Ok(mut told) => {
+                through.wait_for_logs(&mut told, left.news.len()).await;
+                told
+            }
             Err(error) => {
                 wrong.push(format!("{what}: {error:#}"));
                 continue;

@@ -64,6 +64,13 @@ pub(super) fn differences(path: &str, direct: &Node, through: &Node, found: &mut
                 let path = format!("{path}/{}", key.replace('/', "~"));
                 match (left.get(key), right.get(key)) {
                     (Some(left), Some(right)) => differences(&path, left, right, found),
+                    // Where there is no `_meta`, there is nothing in it.
+                    (Some(left @ Node::Object(_)), None) if key == "_meta" => {
+                        differences(&path, left, &Node::Object(BTreeMap::new()), found);
+                    }
+                    (None, Some(right @ Node::Object(_))) if key == "_meta" => {
+                        differences(&path, &Node::Object(BTreeMap::new()), right, found);
+                    }
                     (Some(left), None) => found.push((path, format!("{} is missing", left.shown()))),
                     (None, Some(right)) => found.push((path, format!("{} was added", right.shown()))),
                     (None, None) => {}
