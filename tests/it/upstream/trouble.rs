@@ -176,8 +176,9 @@ async fn redirects_are_not_followed_and_refusals_are_shown() {
 async fn endless_lists_end() {
     let rig = Rig::new(Way::Http, Era::Modern).await;
     let web = rig.web.as_ref().unwrap();
-    for _ in 0..2 {
-        web.script("tools/list", json!({"tools": [{"name": "a"}], "nextCursor": "again"}));
+    for name in ["a", "b"] {
+        let tool = json!({"name": name, "description": name, "inputSchema": {"type": "object"}});
+        web.script("tools/list", json!({"tools": [tool], "nextCursor": "again"}));
     }
     rig.hand.refresh().await.unwrap();
     let catalogue = rig.hand.catalogue();
