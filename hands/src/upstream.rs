@@ -257,6 +257,11 @@ impl Hand for Upstream {
                 Share::All => "all",
             },
             "call_max_s": call_max.as_secs_f64(),
+            "era": match catalogue.version.as_str() {
+                "" => Value::Null,
+                wire::MODERN => json!("stateless"),
+                _ => json!("sessions"),
+            },
             "version": catalogue.version,
             "server": catalogue.server,
             "capabilities": catalogue.capabilities,

@@ -230,7 +230,8 @@ async fn initialize(connection: &Arc<Connection>, silent: Option<Box<Exchange>>)
         },
     };
     let mut result = answer.map_err(|error| {
-        Failure::Nonsense(format!("it refused to begin: {} ({})", error.message, error.code))
+        let message: String = error.message.chars().filter(|c| !c.is_control()).take(300).collect();
+        Failure::Nonsense(format!("it refused to begin: {message} ({})", error.code))
     })?;
     let version = text(result.remove("protocolVersion")).unwrap_or_default();
     if !LEGACY.contains(&version.as_str()) {

@@ -183,18 +183,8 @@ impl Relay<'_> {
                 Turn::Answer(Err(error)) => return Ok(Ended::Reply(Reply::Error(error))),
                 Turn::Answer(Ok(result)) => result,
             };
-            match result.get("resultType").and_then(Value::as_str).unwrap_or("complete") {
-                "input_required" if modern => {}
-                "task" if modern && !self.may_be_task() => {
-                    let why = "the server answered with a task, which the client can't follow";
-                    return Ok(Ended::Reply(Reply::Error(internal(why))));
-                }
-                "complete" | "task" => return Ok(Ended::Reply(Reply::Result(Arc::new(result)))),
-                other if modern => {
-                    let why = format!("the server answered with the unknown resultType {other:?}");
-                    return Ok(Ended::Reply(Reply::Error(internal(why))));
-                }
-                _ => return Ok(Ended::Reply(Reply::Result(Arc::new(result)))),
+            if !modern || !asks_for_input(&result) {
+                return Ok(Ended::Reply(self.judge(result, connection.era())));
             }
             asked.store(true, Ordering::Relaxed);
             let state = result.remove("requestState");
@@ -223,6 +213,26 @@ impl Relay<'_> {
         Ok(Ended::Reply(Reply::Error(internal(why))))
     }
 
+    /// What a result is to the caller that asks for nothing.
+    fn judge(&self, result: Object, era: Era) -> Reply {
+        if era == Era::Modern {
+            match result.get("resultType").and_then(Value::as_str).unwrap_or("complete") {
+                "complete" => {}
+                "task" if self.may_be_task() => {}
+                "task" => {
+                    return Reply::Error(internal(
+                        "the server answered with a task, which the client can't follow",
+                    ));
+                }
+                other => {
+                    let why = format!("the server answered with the unknown resultType {other:?}");
+                    return Reply::Error(internal(why));
+                }
+            }
+        }
+        Reply::Result(Arc::new(result))
+    }
+
     fn param_headers(&self, connection: &Connection) -> Vec<(ParamHeader, HeaderValue)> {
         let Base::Call { name, arguments } = self.base else { return Vec::new() };
         if connection.is_process() || connection.era() == Era::Legacy {
@@ -234,4 +244,9 @@ impl Relay<'_> {
     fn may_be_task(&self) -> bool {
         self.context.caller.capabilities.get("extensions").is_some_and(|all| all.get(TASKS).is_some())
     }
+}
+
+/// Whether a result of the stateless era is a question (2026-07-28, basic/patterns/mrtr).
+fn asks_for_input(result: &Object) -> bool {
+    result.get("resultType").and_then(Value::as_str) == Some("input_required")
 }

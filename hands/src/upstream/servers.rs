@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio_util::sync::CancellationToken;
+
 use super::connection::Connection;
 use super::lists::First;
 use super::wire::{Era, Failure};
@@ -37,6 +39,8 @@ pub(super) struct Server {
     key: Key,
     /// The connection as it is now.
     current: Mutex<Option<Arc<Connection>>>,
+    /// Fires when its last handle is released.
+    closed: CancellationToken,
     /// Held while one is made, so that ten first calls make one.
     making: tokio::sync::Mutex<()>,
 }
@@ -74,6 +78,7 @@ impl Servers {
                     shared: Arc::clone(&self.shared),
                     key,
                     current: Mutex::default(),
+                    closed: CancellationToken::new(),
                     making: tokio::sync::Mutex::default(),
                 })
             });
@@ -93,10 +98,7 @@ impl Servers {
 
     /// What a handle stands for.
     pub(super) fn link(&self, handle: &Handle) -> Result<Link, HandError> {
-        self.lock().handles.get(&handle.instance).cloned().ok_or_else(|| HandError::Lost {
-            may_have_run: false,
-            why: format!("{} was released", self.shared.whom()),
-        })
+        self.lock().handles.get(&handle.instance).cloned().ok_or_else(|| released(&self.shared))
     }
 
     pub(super) fn alive(&self, handle: &Handle) -> bool {
@@ -113,7 +115,8 @@ impl Servers {
             last.then(|| table.servers.remove(key)).flatten()
         };
         if let Some(server) = ended {
-            // Whoever is just making a connection finds the handle gone; what it made ends with it.
+            // Whoever is just making a connection gives it up.
+            server.closed.cancel();
             let _made = server.making.lock().await;
             let connection = server.lock().take();
             match connection {
@@ -203,12 +206,17 @@ impl Server {
         if let Some(connection) = self.now() {
             return Ok(connection);
         }
-        if matches!(self.shared.config.reach, Reach::Stdio { .. }) {
-            self.shared.may_start().await?;
-        }
-        let connection = lifecycle::connect(&self.shared, instance)
-            .await
-            .map_err(|failure| self.shared.error(&not_run(failure)))?;
+        let making = async {
+            if matches!(self.shared.config.reach, Reach::Stdio { .. }) {
+                self.shared.may_start().await?;
+            }
+            let connected = lifecycle::connect(&self.shared, instance).await;
+            connected.map_err(|failure| self.shared.error(&not_run(failure)))
+        };
+        let Some(connection) = self.closed.run_until_cancelled(making).await else {
+            return Err(released(&self.shared));
+        };
+        let connection = connection?;
         *self.lock() = Some(Arc::clone(&connection));
         servers.hear(&connection, First::Now);
         Ok(connection)
@@ -218,6 +226,10 @@ impl Server {
 /// Whether a connection is nothing but a URL: one that is listened to is enough for all.
 fn is_stateless(connection: &Connection) -> bool {
     connection.era() == Era::Modern && !connection.is_process()
+}
+
+fn released(shared: &Shared) -> HandError {
+    HandError::Lost { may_have_run: false, why: format!("{} was released", shared.whom()) }
 }
 
 /// While a connection is made, nothing of a call has been sent.

@@ -159,7 +159,7 @@ async fn a_followed_resource_tells_its_followers_and_nobody_else() {
         let rig = Rig::new(Way::Http, era).await;
         let handle = rig.handle().await;
         let (sender, mut updates) = mpsc::channel(4);
-        let (second, _kept) = mpsc::channel(4);
+        let (second, kept) = mpsc::channel(4);
         rig.hand.follow(&handle, "test://a".to_owned(), sender).await.unwrap();
         rig.hand.follow(&handle, "test://a".to_owned(), second).await.unwrap();
         let web = rig.web.as_ref().unwrap();
@@ -186,7 +186,7 @@ async fn a_followed_resource_tells_its_followers_and_nobody_else() {
         let heard = tokio::time::timeout(Duration::from_secs(20), heard).await.unwrap();
         assert_eq!(heard.as_deref(), Some("test://a"));
         drop(updates);
-        drop(_kept);
+        drop(kept);
         if era == Era::Legacy {
             soon(|| rig.got_of("resources/unsubscribe").len() == 1).await;
         }

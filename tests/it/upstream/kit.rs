@@ -59,7 +59,7 @@ pub(super) fn config(reach: Reach) -> UpstreamConfig {
         reach,
         protocol: Protocol::Auto,
         share: Share::Session,
-        call_max: Duration::from_secs(120),
+        call_max: Duration::from_mins(2),
     }
 }
 
@@ -77,7 +77,7 @@ impl Rig {
     pub(super) async fn new(way: Way, era: Era) -> Self {
         let folder = tempfile::tempdir().unwrap();
         match way {
-            Way::Http => Self::web(Web::start(era).await).await,
+            Way::Http => Self::web(Web::start(era).await),
             Way::Stdio => {
                 let era = if era == Era::Modern { "modern" } else { "legacy" };
                 Self::of(config(script(&folder, &[era])), folder)
@@ -85,7 +85,7 @@ impl Rig {
         }
     }
 
-    pub(super) async fn web(web: Web) -> Self {
+    pub(super) fn web(web: Web) -> Self {
         let reach = Reach::Http { url: web.url(), headers: vec![("X-Configured".to_owned(), given("yes"))] };
         let mut rig = Self::of(config(reach), tempfile::tempdir().unwrap());
         rig.web = Some(web);

@@ -144,7 +144,7 @@ async fn orphans_of_dead_gateways_are_reaped_and_no_others() {
         .spawn()
         .unwrap();
     let mut stranger = std::process::Command::new("sleep").arg("600").spawn().unwrap();
-    rig.hand.reap(&[rig.lease.instance.clone()]).await.unwrap();
+    rig.hand.reap(std::slice::from_ref(&rig.lease.instance)).await.unwrap();
     assert!(!runs(&orphan.id().to_string()));
     assert!(runs(&mine), "its gateway lives: it is ours");
     assert!(runs(&stranger.id().to_string()));

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use hands::mcp::McpFace;
-use hands::upstream::{Limits, Reach};
+use hands::upstream::{Limits, Reach, Upstream};
 use hands::{Ending, Hand, HandError};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
@@ -118,7 +118,7 @@ async fn a_stopped_server_times_out_and_can_be_ended() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_begin_delays_nobody_else_and_keeps_its_tools() {
+async fn a_server_that_does_not_begin_delays_nobody_else() {
     let folder = tempfile::tempdir().unwrap();
     let limits =
         Limits { connect: Duration::from_secs(3), probe: Duration::from_millis(300), ..Limits::default() };
@@ -143,7 +143,7 @@ async fn a_server_that_does_not_begin_delays_nobody_else_and_keeps_its_tools() {
 }
 
 #[tokio::test]
-async fn a_url_where_nobody_listens_says_so_and_recovers_nothing_silently() {
+async fn a_url_where_nobody_listens_says_so_without_its_secrets() {
     let reach =
         Reach::Http { url: "http://user:pw@127.0.0.1:1/mcp?key=secret".to_owned(), headers: Vec::new() };
     let rig = Rig::of(config(reach), tempfile::tempdir().unwrap());
@@ -153,6 +153,25 @@ async fn a_url_where_nobody_listens_says_so_and_recovers_nothing_silently() {
     assert!(!format!("{why}{}", rig.hand.about()).contains("secret"));
     assert!(rig.hand.catalogue().down.is_some());
     rig.end().await;
+}
+
+#[tokio::test]
+async fn a_dead_server_keeps_its_tools_and_says_since_when() {
+    let rig = Rig::new(Way::Http, Era::Modern).await;
+    rig.hand.refresh().await.unwrap();
+    let known = (*rig.hand.catalogue()).clone();
+    rig.end().await;
+    let reach = Reach::Http { url: "http://127.0.0.1:1/mcp".to_owned(), headers: Vec::new() };
+    let dead = Upstream::new(config(reach), known.clone());
+    let changes = dead.changes();
+    dead.refresh().await.unwrap_err();
+    let catalogue = dead.catalogue();
+    assert_eq!(catalogue.tools, known.tools);
+    let since = catalogue.down.clone().unwrap().since;
+    let refused = dead.refresh().await.unwrap_err().to_string();
+    assert!(refused.contains(&format!("down since {since}")), "{refused}");
+    assert!(!changes.has_changed().unwrap(), "what it offers has not changed");
+    dead.shutdown().await;
 }
 
 #[tokio::test]
@@ -176,8 +195,9 @@ async fn redirects_are_not_followed_and_refusals_are_shown() {
 async fn endless_lists_end() {
     let rig = Rig::new(Way::Http, Era::Modern).await;
     let web = rig.web.as_ref().unwrap();
-    for _ in 0..2 {
-        web.script("tools/list", json!({"tools": [{"name": "a"}], "nextCursor": "again"}));
+    for name in ["a", "b"] {
+        let tool = json!({"name": name, "description": name, "inputSchema": {"type": "object"}});
+        web.script("tools/list", json!({"tools": [tool], "nextCursor": "again"}));
     }
     rig.hand.refresh().await.unwrap();
     let catalogue = rig.hand.catalogue();

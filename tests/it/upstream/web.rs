@@ -183,29 +183,14 @@ async fn serve(State(state): State<Arc<Inner>>, method: Method, headers: HeaderM
 async fn request(state: &Arc<Inner>, message: Value) -> Response {
     let id = message["id"].clone();
     let method = message["method"].as_str().unwrap().to_owned();
-    let scripted = state
-        .scripted
-        .lock()
-        .unwrap()
-        .get_mut(&method)
-        .filter(|all| !all.is_empty())
-        .map(|all| all.remove(0));
-    if let Some(scripted) = scripted {
-        if let Some(status) = scripted["status"].as_u64() {
-            let mut answer =
-                plain(StatusCode::from_u16(status as u16).unwrap(), &scripted["body"].to_string());
-            if let Some(to) = scripted["location"].as_str() {
-                answer.headers_mut().insert("location", to.parse().unwrap());
-            }
-            return answer;
-        }
-        return result(&id, scripted);
+    if let Some(answer) = scripted(state, &id, &method) {
+        return answer;
     }
     let modern = state.era() == Era::Modern;
     match method.as_str() {
         "server/discover" if modern => result(
             &id,
-            json!({
+            &json!({
                 "resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {"listChanged": true}},
                 "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "scripted", "version": "1"}},
             }),
@@ -215,7 +200,7 @@ async fn request(state: &Arc<Inner>, message: Value) -> Response {
             *state.session.lock().unwrap() = Some(session.clone());
             let mut answer = result(
                 &id,
-                json!({
+                &json!({
                     "protocolVersion": "2025-06-18", "serverInfo": {"name": "scripted"},
                     "capabilities": {"tools": {"listChanged": true}, "logging": {}, "resources": {"subscribe": true}},
                 }),
@@ -223,8 +208,8 @@ async fn request(state: &Arc<Inner>, message: Value) -> Response {
             answer.headers_mut().insert("mcp-session-id", session.parse().unwrap());
             answer
         }
-        "tools/list" => result(&id, json!({"tools": *state.tools.lock().unwrap()})),
-        "logging/setLevel" | "resources/subscribe" | "resources/unsubscribe" => result(&id, json!({})),
+        "tools/list" => result(&id, &json!({"tools": *state.tools.lock().unwrap()})),
+        "logging/setLevel" | "resources/subscribe" | "resources/unsubscribe" => result(&id, &json!({})),
         "subscriptions/listen" => {
             let (stream, body) = stream();
             let acknowledged =
@@ -237,7 +222,7 @@ async fn request(state: &Arc<Inner>, message: Value) -> Response {
             if method != "tools/call" || message["params"]["name"] == "echo" =>
         {
             let text = &message["params"]["arguments"]["text"];
-            result(&id, json!({"content": [{"type": "text", "text": text}], "unknown": {"kept": 1.5}}))
+            result(&id, &json!({"content": [{"type": "text", "text": text}], "unknown": {"kept": 1.5}}))
         }
         "tools/call" => {
             let (stream, body) = stream();
@@ -250,6 +235,19 @@ async fn request(state: &Arc<Inner>, message: Value) -> Response {
             json_answer(StatusCode::NOT_FOUND, &json!({"jsonrpc": "2.0", "id": id, "error": error}))
         }
     }
+}
+
+/// The answer that comes before all others.
+fn scripted(state: &Inner, id: &Value, method: &str) -> Option<Response> {
+    let mut scripted = state.scripted.lock().unwrap();
+    let next = scripted.get_mut(method).filter(|all| !all.is_empty())?.remove(0);
+    let Some(status) = next["status"].as_u64() else { return Some(result(id, &next)) };
+    let status = StatusCode::try_from(u16::try_from(status).unwrap()).unwrap();
+    let mut answer = plain(status, &next["body"].to_string());
+    if let Some(to) = next["location"].as_str() {
+        answer.headers_mut().insert("location", to.parse().unwrap());
+    }
+    Some(answer)
 }
 
 /// Runs a tool whose answer is a stream.
@@ -335,7 +333,7 @@ fn events(body: mpsc::Receiver<Bytes>) -> Response {
     Response::builder().header("content-type", "text/event-stream").body(Body::from_stream(body)).unwrap()
 }
 
-fn result(id: &Value, result: Value) -> Response {
+fn result(id: &Value, result: &Value) -> Response {
     json_answer(StatusCode::OK, &json!({"jsonrpc": "2.0", "id": id, "result": result}))
 }
 
