@@ -101,10 +101,9 @@ async fn hands_of_the_file_come_and_go_within_a_second() -> Result<()> {
 
 #[tokio::test]
 async fn a_changed_hand_lets_go_of_its_instances() -> Result<()> {
-    let mut watched = Watched::start("[hands.one]\nkind = \"sandbox\"\n").await?;
+    let watched = Watched::start("[hands.one]\nkind = \"sandbox\"\n").await?;
     watched.client.call("one__bash", json!({"command": "echo kept > file"})).await?;
     watched.replace("[hands.one]\nkind = \"sandbox\"\nidle_s = 61\n")?;
-    watched.told().await?;
     watched.logs(&["a hand is set up anew as manyhands.toml says"]).await?;
     let result = watched.client.call("one__bash", json!({"command": "cat file"})).await?;
     let said = result["content"].to_string();
