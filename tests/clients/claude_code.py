@@ -30,7 +30,7 @@ def main():
             ok, detail = False, f"no good tool_result of {tool} reached the model"
     if code:
         ok, detail = False, f"claude ended with {code}: {output[-1000:]}"
-    finish(a, record, ok, f"{detail}\n  the model saw: {json.dumps(model.results)[:400]}")
+    finish(a, record, ok, f"{detail}\n  the model saw: {json.dumps(model.results)[:4000]}")
 
 
 def server(a, record):
