@@ -214,7 +214,7 @@ impl ServerHandler for Face {
     }
 
     fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
-        Some(listen::deliverable(requested))
+        Some(self.deliverable(requested))
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {

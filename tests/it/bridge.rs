@@ -1,7 +1,10 @@
 //! MCP servers behind hands, seen by clients of both eras. The server is a hand that does as it is told.
 
 mod calls;
+mod follow;
 mod kit;
 mod lists;
+mod pipes;
 mod questions;
 mod scripted;
+mod tasks;

@@ -4,6 +4,8 @@
 //! put in the way of the client's era. Ids, tokens, cursors and states of either side never reach the other.
 
 mod ask;
+pub(super) mod follow;
+mod known;
 mod news;
 pub(super) mod parked;
 mod relay;
@@ -20,6 +22,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 pub(super) use self::news::Heard;
+use self::known::Known;
 use self::parked::Parked;
 use super::Face;
 use super::results::{Cached, finish};
@@ -44,6 +47,7 @@ const LEVEL_DEFAULT: &str = "info";
 pub struct Bridge {
     /// Calls that wait for a client to come back with answers.
     pub(super) parked: Parked,
+    known: Known,
 }
 
 impl Bridge {
@@ -111,6 +115,13 @@ impl Face {
     pub(super) async fn session_for(&self, asked: &Asked<'_>) -> Result<SessionId, SessionError> {
         let by = Self::by(&asked.view, asked.context);
         Ok(self.gateway.sessions.open(&asked.view.principal, &asked.view.session, &by).await?.id)
+    }
+
+    /// The same for what leaves no trace in its log: quickly, and never one that is archived.
+    pub(super) async fn active_session_for(&self, asked: &Asked<'_>) -> Result<SessionId, SessionError> {
+        let by = || Self::by(&asked.view, asked.context);
+        let (principal, session) = (&asked.view.principal, &asked.view.session);
+        self.gateway.mcp.known.active(&self.gateway.sessions, principal, session, by).await
     }
 }
 

@@ -2,20 +2,26 @@
 //!
 //! A subscriber is told of something at most ten times a second and always of a resource's last change.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use hands::Tool;
+use hands::mcp::{Catalogue, Object};
 use jiff::{SignedDuration, Timestamp};
 use rmcp::model::{ResourceUpdatedNotificationParam, SubscriptionFilter};
 use rmcp::service::{NotificationContext, Peer, RequestContext, SubscriptionContext, SubscriptionSink};
 use rmcp::{ErrorData, RoleServer};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
+use super::bridge::follow::Followed;
 use super::{Face, View, resources, results};
 use crate::clock;
 use crate::error;
+use crate::hand::HandName;
+use crate::registry::Registered;
 use crate::session::{Change, Changes, SessionError, SessionId};
 
 /// Shortest time between two notifications to one subscriber. (Design 2.2: at most 10 a second.)
@@ -24,20 +30,11 @@ const AT_MOST_EVERY: Duration = Duration::from_millis(100);
 const RESOURCES_MAX: usize = 256;
 /// How long to wait for a database that does not answer before it is asked again.
 const RETRY: Duration = Duration::from_secs(1);
+/// How long a client waits for a server that it wants to be told by.
+const FOLLOWED: Duration = Duration::from_secs(5);
 /// How far the clocks of two gateways on one database may be apart.
 const CLOCK_SKEW: SignedDuration = SignedDuration::from_secs(1);
 
-/// What can be delivered of what was asked for: URIs that mean something, and lists that change. Whose a URI is
-/// does not matter here, so that nobody can tell another's from one that does not exist.
-pub(super) fn deliverable(requested: &SubscriptionFilter) -> SubscriptionFilter {
-    let mut filter = requested.clone();
-    filter.prompts_list_changed = None;
-    if let Some(uris) = &mut filter.resource_subscriptions {
-        uris.retain(|uri| resources::parse(uri).is_some());
-        uris.truncate(RESOURCES_MAX);
-    }
-    filter
-}
 
 /// What a subscriber wants to hear of.
 #[derive(Clone, Default)]
@@ -45,6 +42,7 @@ struct Wants {
     /// Each with when it was asked for.
     uris: BTreeMap<String, Timestamp>,
     tools: Wanted,
+    prompts: Wanted,
     resources: Wanted,
 }
 
@@ -64,9 +62,30 @@ impl From<Option<bool>> for Wanted {
 /// What a session from before 2026-07-28 is told of: nothing, until it wants something. When the last clone goes,
 /// so does whoever tells it.
 #[derive(Clone, Default)]
-pub(super) struct Told(Arc<Mutex<Option<watch::Sender<Wants>>>>);
+pub(super) struct Told {
+    wants: Arc<Mutex<Option<watch::Sender<Wants>>>>,
+    /// The resources of hands that are being followed.
+    holding: Arc<watch::Sender<HashSet<String>>>,
+}
 
 impl Face {
+    /// What can be delivered of what was asked for: URIs that mean something, and lists that change. Whose a URI is
+    /// does not matter here, so that nobody can tell another's from one that does not exist.
+    pub(super) fn deliverable(&self, requested: &SubscriptionFilter) -> SubscriptionFilter {
+        let mut filter = requested.clone();
+        if let Some(uris) = &mut filter.resource_subscriptions {
+            uris.retain(|uri| resources::parse(uri).is_some() || self.can_follow(uri));
+            uris.truncate(RESOURCES_MAX);
+        }
+        filter
+    }
+
+    /// Whether it is a resource of a hand whose server tells of updates.
+    fn can_follow(&self, uri: &str) -> bool {
+        let found = self.fixed.as_ref().and_then(|view| self.resource(view, uri).ok().flatten());
+        found.is_some_and(|(hand, _)| tells_of_updates(&hand))
+    }
+
     /// Serves one `subscriptions/listen` until its client goes.
     pub(super) async fn notify(&self, view: &View, context: SubscriptionContext) -> Result<(), ErrorData> {
         let now = clock::now();
@@ -76,10 +95,11 @@ impl Face {
         let (_wants, wanted) = watch::channel(Wants {
             uris: uris.into_iter().map(|uri| (uri, now)).collect(),
             tools: accepted.tools_list_changed.into(),
+            prompts: accepted.prompts_list_changed.into(),
             resources: accepted.resources_list_changed.into(),
         });
-        let teller =
-            Teller::new(self.clone(), view.clone(), wanted, Subscriber::Modern(context.sink().clone()));
+        let subscriber = Subscriber::Modern(context.sink().clone());
+        let teller = Teller::new(self.clone(), view.clone(), wanted, subscriber, Arc::default());
         tokio::select! {
             () = teller.tell() => {}
             () = context.cancelled() => {}
@@ -95,13 +115,36 @@ impl Face {
         uri: String,
         context: &RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        let now = clock::now();
-        match self.session_behind(view, &uri).await {
-            Ok(_) => {}
-            Err(SessionError::NoSession) => return Err(results::no_resource(&uri)),
-            Err(error) => return Err(error::rpc(&error)),
+        let of_hand = self.resource(view, &uri)?;
+        match &of_hand {
+            Some((hand, _)) if tells_of_updates(hand) => {}
+            Some((hand, _)) => {
+                let hint = format!("the server of {} does not tell of updates", hand.name);
+                return Err(ErrorData::invalid_params(hint, None));
+            }
+            None => match self.session_behind(view, &uri).await {
+                Ok(_) => {}
+                Err(SessionError::NoSession) => return Err(results::no_resource(&uri)),
+                Err(error) => return Err(error::rpc(&error)),
+            },
         }
-        let mut wants = self.told.0.lock().unwrap_or_else(PoisonError::into_inner);
+        self.want(view, uri.clone(), context)?;
+        if of_hand.is_some() {
+            // From the answer on the client is told, unless the server takes its time.
+            let mut holding = self.told.holding.subscribe();
+            let _ = tokio::time::timeout(FOLLOWED, holding.wait_for(|holding| holding.contains(&uri))).await;
+        }
+        Ok(())
+    }
+
+    fn want(
+        &self,
+        view: &View,
+        uri: String,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        let now = clock::now();
+        let mut wants = self.told.wants.lock().unwrap_or_else(PoisonError::into_inner);
         let wants = wants.get_or_insert_with(|| self.begin_telling(view, context.peer.clone()));
         let full = {
             let wants = wants.borrow();
@@ -120,7 +163,7 @@ impl Face {
     }
 
     pub(super) fn unfollow_resource(&self, uri: &str) {
-        let wants = self.told.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let wants = self.told.wants.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(wants) = &*wants {
             wants.send_modify(|wants| {
                 wants.uris.remove(uri);
@@ -131,9 +174,10 @@ impl Face {
     /// Begins to tell a session from before 2026-07-28 of changed lists, as its capabilities promise.
     pub(super) fn follow_lists(&self, context: &NotificationContext<RoleServer>) {
         let Ok(view) = self.view(&context.extensions) else { return };
-        let mut wants = self.told.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wants = self.told.wants.lock().unwrap_or_else(PoisonError::into_inner);
         wants.get_or_insert_with(|| self.begin_telling(&view, context.peer.clone())).send_modify(|wants| {
             wants.tools = Wanted::Yes;
+            wants.prompts = Wanted::Yes;
             wants.resources = Wanted::Yes;
         });
     }
@@ -142,7 +186,8 @@ impl Face {
         let (wants, wanted) = watch::channel(Wants::default());
         // A server of its own: it must not hold what ends it.
         let face = Self::new(self.gateway.clone());
-        let teller = Teller::new(face, view.clone(), wanted, Subscriber::Legacy(peer));
+        let (subscriber, holding) = (Subscriber::Legacy(peer), self.told.holding.clone());
+        let teller = Teller::new(face, view.clone(), wanted, subscriber, holding);
         let closing = self.gateway.closing.clone();
         self.gateway.tasks.spawn(async move {
             tokio::select! {
@@ -161,6 +206,12 @@ impl Face {
     }
 }
 
+/// Whether a hand's server says when a resource was updated.
+fn tells_of_updates(hand: &Registered) -> bool {
+    let declared = hand.catalogue().and_then(|catalogue| catalogue.capabilities.get("resources").cloned());
+    declared.is_some_and(|resources| resources.get("subscribe").is_some_and(|it| it == true))
+}
+
 /// Where notifications go.
 enum Subscriber {
     Modern(SubscriptionSink),
@@ -171,6 +222,7 @@ enum Subscriber {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Notice {
     Tools,
+    Prompts,
     Resources,
     Updated(String),
 }
@@ -180,9 +232,11 @@ impl Subscriber {
     async fn hears(&self, notice: Notice) -> bool {
         match (self, notice) {
             (Self::Modern(sink), Notice::Tools) => sink.notify_tool_list_changed().await.is_ok(),
+            (Self::Modern(sink), Notice::Prompts) => sink.notify_prompt_list_changed().await.is_ok(),
             (Self::Modern(sink), Notice::Resources) => sink.notify_resource_list_changed().await.is_ok(),
             (Self::Modern(sink), Notice::Updated(uri)) => sink.notify_resource_updated(uri).await.is_ok(),
             (Self::Legacy(peer), Notice::Tools) => peer.notify_tool_list_changed().await.is_ok(),
+            (Self::Legacy(peer), Notice::Prompts) => peer.notify_prompt_list_changed().await.is_ok(),
             (Self::Legacy(peer), Notice::Resources) => peer.notify_resource_list_changed().await.is_ok(),
             (Self::Legacy(peer), Notice::Updated(uri)) => {
                 peer.notify_resource_updated(ResourceUpdatedNotificationParam::new(uri)).await.is_ok()
@@ -200,20 +254,54 @@ struct Teller {
     changes: Changes,
     /// The sessions of the URIs, those that exist.
     sessions: HashMap<String, SessionId>,
+    /// The resources of hands, with who follows them.
+    followed: HashMap<String, AbortHandle>,
+    following: JoinSet<()>,
+    holding: Arc<watch::Sender<HashSet<String>>>,
+    updates: (mpsc::Sender<String>, mpsc::Receiver<String>),
+    offered: Vec<Offered>,
     due: VecDeque<Notice>,
 }
 
+/// What a hand offers, as lists show it.
+#[derive(PartialEq)]
+struct Offered {
+    hand: HandName,
+    tools: Arc<Vec<Tool>>,
+    prompts: Arc<Vec<Arc<Object>>>,
+    catalogue: Option<Arc<Catalogue>>,
+}
+
 impl Teller {
-    fn new(face: Face, view: View, wants: watch::Receiver<Wants>, subscriber: Subscriber) -> Self {
+    fn new(
+        face: Face,
+        view: View,
+        wants: watch::Receiver<Wants>,
+        subscriber: Subscriber,
+        holding: Arc<watch::Sender<HashSet<String>>>,
+    ) -> Self {
         let changes = face.gateway.sessions.changes(&view.principal);
-        let (sessions, due) = (HashMap::new(), VecDeque::new());
-        Self { face, view, wants, subscriber, changes, sessions, due }
+        Self {
+            face,
+            view,
+            wants,
+            subscriber,
+            changes,
+            sessions: HashMap::new(),
+            followed: HashMap::new(),
+            following: JoinSet::new(),
+            holding,
+            updates: mpsc::channel(RESOURCES_MAX),
+            offered: Vec::new(),
+            due: VecDeque::new(),
+        }
     }
 
     /// Tells until the subscriber is gone.
     async fn tell(mut self) {
         let mut hands = self.face.gateway.registry.changes();
         hands.mark_unchanged();
+        self.offered = self.offers();
         let mut free = Instant::now();
         self.resolve().await;
         loop {
@@ -226,9 +314,12 @@ impl Teller {
                         tokio::time::sleep(RETRY).await;
                     }
                 },
-                Ok(()) = hands.changed() => if self.wants.borrow().tools == Wanted::Yes {
-                    self.add(Notice::Tools);
+                Ok(()) = hands.changed() => self.hands_changed().await,
+                Some(uri) = self.updates.1.recv() => if self.followed.contains_key(&uri) {
+                    self.add(Notice::Updated(uri));
                 },
+                // A hand that is gone; another one of its name may be there.
+                Some(_) = self.following.join_next() => self.resolve().await,
                 wanted = self.wants.changed() => match wanted {
                     Ok(()) => self.resolve().await,
                     Err(_) => return,
@@ -249,7 +340,23 @@ impl Teller {
     async fn resolve(&mut self) {
         let uris = self.wants.borrow_and_update().uris.clone();
         self.sessions.retain(|uri, _| uris.contains_key(uri));
+        let over: Vec<_> = self.followed.keys().filter(|uri| !uris.contains_key(*uri)).cloned().collect();
+        for uri in over {
+            self.unfollow(&uri);
+        }
         for (uri, asked) in uris {
+            match self.face.resource(&self.view, &uri) {
+                Ok(None) => {}
+                Ok(Some((hand, own))) => {
+                    self.follow(uri, hand, own);
+                    continue;
+                }
+                // A hand that is not there; it may come.
+                Err(_) => {
+                    self.unfollow(&uri);
+                    continue;
+                }
+            }
             let Some((id, _)) = self.look(&uri).await else {
                 self.sessions.remove(&uri);
                 continue;
@@ -266,6 +373,69 @@ impl Teller {
         }
         let watched: Vec<_> = self.sessions.values().copied().collect();
         self.changes.keep(&watched);
+    }
+
+    fn follow(&mut self, uri: String, hand: Arc<Registered>, own: String) {
+        if self.followed.get(&uri).is_some_and(|following| !following.is_finished()) {
+            return;
+        }
+        let followed = Followed {
+            gateway: self.face.gateway.clone(),
+            view: self.view.clone(),
+            hand,
+            own,
+            uri: uri.clone(),
+            updates: self.updates.0.clone(),
+            holding: self.holding.clone(),
+        };
+        self.followed.insert(uri, self.following.spawn(followed.follow()));
+    }
+
+    fn unfollow(&mut self, uri: &str) {
+        if let Some(following) = self.followed.remove(uri) {
+            following.abort();
+            self.holding.send_modify(|holding| drop(holding.remove(uri)));
+        }
+    }
+
+    /// What the hands in view offer now.
+    fn offers(&self) -> Vec<Offered> {
+        let hands = self.face.in_view(&self.view).unwrap_or_default();
+        let offered = hands.iter().map(|hand| Offered {
+            hand: hand.name.clone(),
+            tools: hand.tools(),
+            prompts: hand.prompts(),
+            catalogue: hand.catalogue(),
+        });
+        offered.collect()
+    }
+
+    /// Hands came or went, or offer something else. Told is of the lists that are different, where they are wanted.
+    async fn hands_changed(&mut self) {
+        let now = self.offers();
+        let before = std::mem::replace(&mut self.offered, now);
+        let now = &self.offered;
+        let same = |same: fn(&Offered, &Offered) -> bool| {
+            before.len() == now.len() && before.iter().zip(now).all(|(a, b)| a.hand == b.hand && same(a, b))
+        };
+        let tools = same(|a, b| a.tools == b.tools);
+        let prompts = same(|a, b| a.prompts == b.prompts);
+        let resources = same(|a, b| match (&a.catalogue, &b.catalogue) {
+            (Some(a), Some(b)) => (&a.resources, &a.templates) == (&b.resources, &b.templates),
+            (None, None) => true,
+            _ => false,
+        });
+        let wants = self.wants.borrow().clone();
+        for (same, wanted, notice) in [
+            (tools, wants.tools, Notice::Tools),
+            (prompts, wants.prompts, Notice::Prompts),
+            (resources, wants.resources, Notice::Resources),
+        ] {
+            if !same && wanted == Wanted::Yes {
+                self.add(notice);
+            }
+        }
+        self.resolve().await;
     }
 
     /// The session of a URI, asked for until the database answers.

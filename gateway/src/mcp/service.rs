@@ -64,6 +64,9 @@ impl Face {
             "resources/templates/list" => self.templates(&asked),
             "resources/read" => self.read(asked).await,
             "completion/complete" => self.complete_for(asked).await,
+            "tasks/get" => self.task(asked, "tasks/get").await,
+            "tasks/update" => self.task(asked, "tasks/update").await,
+            "tasks/cancel" => self.task(asked, "tasks/cancel").await,
             "logging/setLevel" => self.set_log_level(&asked),
             other => Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, other.to_owned(), None)),
         };

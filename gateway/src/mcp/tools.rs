@@ -43,7 +43,11 @@ impl Face {
             let hint = format!("unknown tool {name:?}: tools/list shows what there is");
             return Err(ErrorData::invalid_params(hint, None));
         };
-        let session = match self.session_for(&asked).await {
+        let session = match hand.config.logged() {
+            Logged::Yes => self.session_for(&asked).await,
+            Logged::No => self.active_session_for(&asked).await,
+        };
+        let session = match session {
             Ok(session) => session,
             Err(error @ SessionError::NoSession) => {
                 return Ok(told(&refusal(missing(error, &view.session)), era));

@@ -45,7 +45,7 @@ pub(super) use self::headers::Era;
 pub use self::host_origin::HostOrigin;
 pub use self::raw::RawMethods;
 pub use self::refusal::{Refusal, TOO_MANY};
-pub use self::sessions::Scope;
+pub use self::sessions::{About, Scope};
 use self::sessions::{InUse, Opening, Sessions};
 use crate::access::Principal;
 
@@ -110,6 +110,17 @@ pub fn service<H: ServerHandler>(
     tasks: &TaskTracker,
     requests: &TaskTracker,
 ) -> Guarded<H> {
+    service_for(move |_| factory(), settings, cancel, tasks, requests)
+}
+
+/// The same with a handler that is made for a request of the stateless era, or for a session: then there is none yet.
+pub fn service_for<H: ServerHandler>(
+    factory: impl Fn(Option<&Parts>) -> H + Send + Sync + 'static,
+    settings: WireSettings,
+    cancel: &CancellationToken,
+    tasks: &TaskTracker,
+    requests: &TaskTracker,
+) -> Guarded<H> {
     let sessions = Arc::new(Sessions::new(&settings, tasks.clone()));
     tasks.spawn(sessions.clone().expire(cancel.clone()));
     let config = StreamableHttpServerConfig::default()
@@ -122,14 +133,14 @@ pub fn service<H: ServerHandler>(
         .with_cancellation_token(cancel.child_token());
     let factory: Factory<H> = Arc::new(factory);
     let make = factory.clone();
-    let rmcp = StreamableHttpService::new(move || Ok(make()), sessions.clone(), config);
+    let rmcp = StreamableHttpService::new(move || Ok(make(None)), sessions.clone(), config);
     let streams = Caps::new(settings.max_streams);
     let (requests, tasks, cancel) = (requests.clone(), tasks.clone(), cancel.clone());
     Guarded { guard: Arc::new(Guard { settings, sessions, streams, requests, tasks, cancel }), rmcp, factory }
 }
 
 /// Makes a handler: one for each request of the stateless era, one for each session before it.
-type Factory<H> = Arc<dyn Fn() -> H + Send + Sync>;
+type Factory<H> = Arc<dyn Fn(Option<&Parts>) -> H + Send + Sync>;
 
 /// The service that [`service`] makes.
 pub struct Guarded<H> {
@@ -171,7 +182,8 @@ impl<H: ServerHandler> tower::Service<Request<Body>> for Guarded<H> {
                     Box::pin(Sessions::opening(opening, answer))
                 }
                 To::Handler(message, parts) => {
-                    Box::pin(modern::answer(factory(), *message, *parts, guard.serving()))
+                    let handler = factory(Some(&parts));
+                    Box::pin(modern::answer(handler, *message, *parts, guard.serving()))
                 }
                 To::Session(id, message) => {
                     Box::pin(async move { guard.sessions.answered(&id, *message).await })

@@ -53,10 +53,13 @@ pub(super) fn router(gateway: Arc<Gateway>, auth: Auth, settings: WireSettings) 
     let ours = Arc::new(settings.ours.clone());
     let input_schemas = input_schemas(&gateway);
     let settings = WireSettings { input_schemas, raw_methods: mcp::RAW_METHODS, ..settings };
-    let mcp = wire::service(
+    let mcp = wire::service_for(
         {
             let gateway = gateway.clone();
-            move || Face::new(gateway.clone())
+            move |parts| match parts.and_then(|parts| parts.extensions.get::<View>()) {
+                Some(view) => Face::of(gateway.clone(), view.clone()),
+                None => Face::new(gateway.clone()),
+            }
         },
         settings,
         &gateway.hung_up,

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::super::Face;
 use super::super::service::Asked;
-use super::super::wire::Era;
+use super::super::wire::{About, Era};
 use super::parked::Retried;
 use super::{Subject, ask, capabilities};
 use crate::calls::{Answer, CallError, News, Question, Ticket};
@@ -155,7 +155,8 @@ impl<'a> Reporter<'a> {
             Notice::Progress(params) => self.progress(params).await,
             Notice::Log(params) => {
                 let params = Some(Value::Object(params.clone()));
-                let message = CustomNotification::new("notifications/message", params);
+                let mut message = CustomNotification::new("notifications/message", params);
+                message.extensions.insert(About(self.context.id.clone()));
                 let message = ServerNotification::CustomNotification(message);
                 let _ = self.context.peer.send_notification(message).await;
             }

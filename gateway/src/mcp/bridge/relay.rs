@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::super::results::{self, Cached, finish, object};
 use super::super::service::Asked;
-use super::super::{Face, HandsInView, resources, uris};
+use super::super::{Face, HandsInView, View, resources, uris};
 use super::news::Heard;
 use super::replies;
 use super::{Subject, digest};
@@ -20,7 +20,7 @@ impl Face {
     /// `resources/read`: a session's resource, or a hand's.
     pub(in crate::mcp) async fn read(&self, asked: Asked<'_>) -> Result<Object, ErrorData> {
         let uri = asked.text("uri").to_owned();
-        let Some((hand, own)) = self.resource(&asked, &uri)? else {
+        let Some((hand, own)) = self.resource(&asked.view, &uri)? else {
             let result = Box::pin(self.read_session(&asked.view, &uri)).await?;
             return Ok(finish(object(&result), asked.era, Cached::Yes));
         };
@@ -37,10 +37,10 @@ impl Face {
     /// The hand whose resource it is, with its own URI of it. `None`: a session's.
     pub(in crate::mcp) fn resource(
         &self,
-        asked: &Asked<'_>,
+        view: &View,
         uri: &str,
     ) -> Result<Option<(Arc<Registered>, String)>, ErrorData> {
-        match &asked.view.hands {
+        match &view.hands {
             HandsInView::One(name) => {
                 let hand = self.gateway.registry.get(name.as_str()).map_err(|error| error::rpc(&error))?;
                 Ok(hand.hand.mcp().is_some().then(|| (hand.clone(), uri.to_owned())))
@@ -93,7 +93,7 @@ impl Face {
                 let (hand, own) = self.find_prompt(&asked, &text("name"))?;
                 (hand, "name", own)
             }
-            "ref/resource" => match self.resource(&asked, &text("uri"))? {
+            "ref/resource" => match self.resource(&asked.view, &text("uri"))? {
                 Some((hand, own)) => (hand, "uri", own),
                 None if resources::templates().iter().any(|it| it.uri_template == text("uri")) => {
                     let nothing = json!({"completion": {"values": [], "total": 0, "hasMore": false}});
@@ -119,7 +119,7 @@ impl Face {
         name: String,
         params: Value,
     ) -> Result<Object, ErrorData> {
-        let session = self.session_for(asked).await.map_err(|error| error::rpc(&error))?;
+        let session = self.active_session_for(asked).await.map_err(|error| error::rpc(&error))?;
         let arguments = digest(&params);
         let subject = Subject { method, session, hand: hand.name.clone(), name, arguments };
         let heard = match self.gateway.mcp.parked.retried(&self.gateway.sealer, asked, &subject)? {

@@ -4,13 +4,14 @@
 //! So nobody but a task of ours reads from rmcp. It hands each event on without waiting; when the reader is gone before
 //! the answer came, the answer is kept for a while for a GET with `Last-Event-ID`.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
+use rmcp::model::{RequestId, ServerJsonRpcMessage};
 use rmcp::transport::streamable_http_server::session::ServerSseMessage;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -31,6 +32,8 @@ pub(super) struct Replays {
     over: CancellationToken,
     _end: DropGuard,
     streams: Arc<Mutex<BTreeMap<Number, Arc<Mutex<Kept>>>>>,
+    /// The same by the request that each answers, as long as somebody writes to it.
+    answering: Mutex<HashMap<RequestId, Weak<Mutex<Kept>>>>,
 }
 
 /// Which request of the session a stream answers, as rmcp numbers them in its event ids (`event/request`).
@@ -50,15 +53,41 @@ impl Replays {
     /// None yet; their tasks are `tasks`.
     pub(super) fn new(tasks: TaskTracker) -> Self {
         let over = CancellationToken::new();
-        Self { tasks, _end: over.clone().drop_guard(), over, streams: Arc::default() }
+        let _end = over.clone().drop_guard();
+        Self { tasks, _end, over, streams: Arc::default(), answering: Mutex::default() }
     }
 
     /// The stream that answers one request; it outlives its reader.
-    pub(super) fn answer(&self, events: impl Stream<Item = ServerSseMessage> + Send + 'static) -> Events {
+    pub(super) fn answer(
+        &self,
+        request: Option<RequestId>,
+        events: impl Stream<Item = ServerSseMessage> + Send + 'static,
+    ) -> Events {
         let (sender, receiver) = mpsc::channel(MAX_LAG);
         let kept = Arc::new(Mutex::new(Kept { reader: Some(sender), ..Kept::default() }));
+        if let Some(request) = request {
+            let mut answering = lock(&self.answering);
+            answering.retain(|_, kept| kept.strong_count() > 0);
+            answering.insert(request, Arc::downgrade(&kept));
+        }
         self.tasks.spawn(keep(events, kept, self.streams.clone(), self.over.clone()));
         Events(receiver)
+    }
+
+    /// Says something on the stream that answers `request`, ahead of the answer. Gives it back when there is none.
+    pub(super) fn say(
+        &self,
+        request: &RequestId,
+        message: ServerJsonRpcMessage,
+    ) -> Result<(), ServerJsonRpcMessage> {
+        let kept = lock(&self.answering).get(request).and_then(Weak::upgrade);
+        let Some(kept) = kept else { return Err(message) };
+        let mut kept = lock(&kept);
+        if kept.ended {
+            return Err(message);
+        }
+        kept.push(ServerSseMessage::from_message(message));
+        Ok(())
     }
 
     /// A stream that nobody has to have received: it ends with its reader, and its reader with a lag.

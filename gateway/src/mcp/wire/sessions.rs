@@ -12,7 +12,10 @@ use axum::body::Body;
 use futures_util::Stream;
 use http::{Response, StatusCode};
 use rmcp::RoleServer;
-use rmcp::model::{ClientJsonRpcMessage, ClientNotification, RequestId, ServerJsonRpcMessage};
+use rmcp::model::{
+    ClientJsonRpcMessage, ClientNotification, GetExtensions as _, JsonRpcNotification, RequestId,
+    ServerJsonRpcMessage, ServerNotification,
+};
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use rmcp::transport::streamable_http_server::session::local::{
@@ -37,6 +40,10 @@ tokio::task_local! {
     /// For whom rmcp opens a session: its manager is not told.
     static OPENING: Mutex<Option<Opening>>;
 }
+
+/// In the extensions of a notification: it is news of this request.
+#[derive(Clone, Debug)]
+pub struct About(pub RequestId);
 
 /// The endpoint that a session belongs to: the path of its URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -224,7 +231,11 @@ impl SessionManager for Sessions {
         message: ClientJsonRpcMessage,
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, SessionError> {
         let replays = self.replays(id)?;
-        Ok(replays.answer(self.inner.create_stream(id, message).await?))
+        let request = match &message {
+            ClientJsonRpcMessage::Request(request) => Some(request.id.clone()),
+            _ => None,
+        };
+        Ok(replays.answer(request, self.inner.create_stream(id, message).await?))
     }
 
     async fn accept_message(
@@ -291,8 +302,14 @@ impl Transport<RoleServer> for Watched {
             ServerJsonRpcMessage::Request(_) | ServerJsonRpcMessage::Notification(_) => None,
         };
         let (id, bound) = (self.id.clone(), self.bound.clone());
-        let sending = self.inner.send(message);
+        // rmcp would put it on the stream of the session, which not every client reads.
+        let message = match message {
+            ServerJsonRpcMessage::Notification(said) => self.say_on_its_stream(said),
+            other => Some(other),
+        };
+        let sending = message.map(|message| self.inner.send(message));
         async move {
+            let Some(sending) = sending else { return Ok(()) };
             let sent = sending.await;
             if let Some(request) = answered {
                 over(&bound, &id, &request);
@@ -330,6 +347,23 @@ impl Transport<RoleServer> for Watched {
 
     async fn close(&mut self) -> Result<(), Self::Error> {
         self.inner.close().await
+    }
+}
+
+impl Watched {
+    /// Says what belongs to a request on the stream that answers it. What does not, or comes too late, is given back.
+    fn say_on_its_stream(
+        &self,
+        said: JsonRpcNotification<ServerNotification>,
+    ) -> Option<ServerJsonRpcMessage> {
+        let about = said.notification.extensions().get::<About>().cloned();
+        let message = ServerJsonRpcMessage::Notification(said);
+        let Some(About(request)) = about else { return Some(message) };
+        let replays = lock(&self.bound).get(&self.id).map(|session| session.replays.clone());
+        match replays {
+            Some(replays) => replays.say(&request, message).err(),
+            None => Some(message),
+        }
     }
 }
 
