@@ -30,7 +30,11 @@ def main():
             ok, detail = False, f"no good tool_result of {tool} reached the model"
     if code:
         ok, detail = False, f"claude ended with {code}: {output[-1000:]}"
-    finish(a, record, ok, f"{detail}\n  the model saw: {json.dumps(model.results)[:400]}")
+    finish(a, record, ok, f"{detail}\n  the model saw: {shortened(model.results)}")
+
+
+def shortened(results):
+    return "; ".join(json.dumps(result.get("content"), ensure_ascii=False)[:300] for result in results)
 
 
 def server(a, record):

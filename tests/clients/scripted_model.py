@@ -24,9 +24,11 @@ class ScriptedModel:
 
     def reply(self, request):
         """The content and the stop reason of the next message."""
-        last = (request.get("messages") or [{}])[-1].get("content")
-        if isinstance(last, list):
-            self.results += [c for c in last if isinstance(c, dict) and c.get("type") == "tool_result"]
+        # All that is in the conversation: the last message need not be the one with the result.
+        contents = [m.get("content") for m in request.get("messages") or [] if isinstance(m.get("content"), list)]
+        results = [c for content in contents for c in content if isinstance(c, dict) and c.get("type") == "tool_result"]
+        if len(results) > len(self.results):
+            self.results = results
         tools = [tool.get("name") for tool in request.get("tools") or []]
         if not tools or self.turn >= len(self.plan):
             return [{"type": "text", "text": "Done."}], "end_turn"
