@@ -35,7 +35,6 @@ const FOLLOWED: Duration = Duration::from_secs(5);
 /// How far the clocks of two gateways on one database may be apart.
 const CLOCK_SKEW: SignedDuration = SignedDuration::from_secs(1);
 
-
 /// What a subscriber wants to hear of.
 #[derive(Clone, Default)]
 struct Wants {
@@ -137,12 +136,7 @@ impl Face {
         Ok(())
     }
 
-    fn want(
-        &self,
-        view: &View,
-        uri: String,
-        context: &RequestContext<RoleServer>,
-    ) -> Result<(), ErrorData> {
+    fn want(&self, view: &View, uri: String, context: &RequestContext<RoleServer>) -> Result<(), ErrorData> {
         let now = clock::now();
         let mut wants = self.told.wants.lock().unwrap_or_else(PoisonError::into_inner);
         let wants = wants.get_or_insert_with(|| self.begin_telling(view, context.peer.clone()));
@@ -399,7 +393,7 @@ impl Teller {
     fn unfollow(&mut self, uri: &str) {
         if let Some(following) = self.followed.remove(uri) {
             following.abort();
-            self.holding.send_modify(|holding| drop(holding.remove(uri)));
+            self.holding.send_if_modified(|holding| holding.remove(uri));
         }
     }
 
