@@ -43,9 +43,7 @@ use self::servers::Servers;
 use self::shared::Shared;
 use self::wire::{Base, internal};
 use crate::mcp::{Catalogue, McpFace, Object, Reply, Request};
-use crate::{
-    Call, CallContext, Effects, Ending, Hand, HandError, Handle, InstanceId, Lease, Outcome, Tool,
-};
+use crate::{Call, CallContext, Effects, Ending, Hand, HandError, Handle, InstanceId, Lease, Outcome, Tool};
 
 /// How long a resource may take to be followed.
 const FOLLOW_MAX: Duration = Duration::from_secs(30);
@@ -170,7 +168,10 @@ impl Upstream {
 
     fn too_long(&self) -> String {
         let limit = self.shared.config.call_max.as_secs_f64();
-        format!("{} did not answer within {limit} s, the limit of a call. It was told to stop.", self.shared.whom())
+        format!(
+            "{} did not answer within {limit} s, the limit of a call. It was told to stop.",
+            self.shared.whom()
+        )
     }
 }
 
@@ -324,7 +325,8 @@ impl McpFace for Upstream {
 /// A definition in the words of this crate.
 fn tool(definition: &Arc<Object>) -> Option<Tool> {
     let text = |key: &str| definition.get(key).and_then(Value::as_str);
-    let hint = |key: &str| definition.get("annotations").and_then(|all| all.get(key)).and_then(Value::as_bool);
+    let hint =
+        |key: &str| definition.get("annotations").and_then(|all| all.get(key)).and_then(Value::as_bool);
     let description = text("description").unwrap_or_default();
     let end = description.floor_char_boundary(DESCRIPTION_MAX);
     Some(Tool {

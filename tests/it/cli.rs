@@ -22,28 +22,28 @@ use tests::gateway::command;
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A person's machine: a current folder, and in it a data directory that nobody owns yet.
-struct Home {
+pub(crate) struct Home {
     folder: TempDir,
 }
 
 /// What a command said.
 #[derive(Debug)]
-struct Said {
-    code: Option<i32>,
-    out: String,
-    err: String,
+pub(crate) struct Said {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
 impl Home {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { folder: tempfile::Builder::new().prefix("mh-").tempdir().unwrap() }
     }
 
-    fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    fn data(&self) -> PathBuf {
+    pub(crate) fn data(&self) -> PathBuf {
         self.path().join("data")
     }
 
@@ -55,12 +55,12 @@ impl Home {
         command
     }
 
-    fn run(&self, args: &[&str]) -> Said {
+    pub(crate) fn run(&self, args: &[&str]) -> Said {
         said(self.command(args))
     }
 
     /// Runs what must succeed, and returns what it printed as JSON.
-    fn json(&self, args: &[&str]) -> Value {
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
         let said = self.run(&[args, &["--json"]].concat());
         assert_eq!(said.code, Some(0), "{said:?}");
         serde_json::from_str(&said.out).unwrap()
@@ -93,7 +93,7 @@ impl Said {
 
     /// It failed with `code` and one sentence that holds all of `parts`.
     #[track_caller]
-    fn refuses(&self, code: i32, parts: &[&str]) {
+    pub(crate) fn refuses(&self, code: i32, parts: &[&str]) {
         assert_eq!(self.code, Some(code), "{self:?}");
         assert_eq!(self.out, "", "{self:?}");
         for part in parts {
@@ -137,7 +137,7 @@ impl Drop for Process {
 
 /// Waits until it is so.
 #[track_caller]
-fn until(what: &str, mut so: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !so() {
         assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");

@@ -68,7 +68,10 @@ async fn compare(of_client: Era, of_server: Era) -> Result<()> {
         let left =
             direct.request(method, params.clone()).await.with_context(|| format!("{what}, directly"))?;
         let right = match through.request(method, params).await {
-            Ok(told) => told,
+            Ok(mut told) => {
+                through.wait_for_logs(&mut told, left.news.len()).await;
+                told
+            }
             Err(error) => {
                 wrong.push(format!("{what}: {error:#}"));
                 continue;
@@ -100,6 +103,13 @@ fn node(told: &Told) -> Result<Node> {
         Node::Object(fields) => fields,
         other => [("end".to_owned(), other)].into(),
     };
+    if let Some(Node::Object(result)) = fields.get_mut("result") {
+        for (_, key) in LISTS {
+            if let Some(list) = result.get_mut(key) {
+                list.key_by(&["uri", "uriTemplate", "name"]);
+            }
+        }
+    }
     let news = told.news.iter().map(|params| Node::read(params.get())).collect::<Result<_>>()?;
     let questions = told.questions.iter().map(|question| Node::read(question)).collect::<Result<_>>()?;
     fields.insert("news".into(), Node::Array(news));
@@ -197,8 +207,8 @@ fn allowed(pair: [&str; 2]) -> Vec<Allowed> {
 }
 
 fn allows(allowed: &Allowed, what: &str, path: &str) -> bool {
-    let is_meant = match allowed.what.strip_suffix('*') {
-        Some(start) => what.starts_with(start),
+    let is_meant = match allowed.what.split_once('*') {
+        Some((start, end)) => what.starts_with(start) && what.ends_with(end),
         None => what == allowed.what,
     };
     let (mut pattern, mut parts) = (allowed.path.split('/').peekable(), path.split('/'));

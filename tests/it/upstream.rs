@@ -3,6 +3,6 @@
 mod calls;
 mod eras;
 mod kit;
-mod trouble;
 mod processes;
+mod trouble;
 mod web;

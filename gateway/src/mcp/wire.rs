@@ -326,7 +326,7 @@ impl Guard {
             && let Some(schema) =
                 envelope.text("name").and_then(|name| (self.settings.input_schemas)(&parts, name))
         {
-            mirrored::check(&parts.headers, &schema, &body)?;
+            mirrored::check(&parts.headers, &schema, &body, era)?;
         }
         if envelope.requests("subscriptions/listen") {
             held.stream = Some(self.stream(&principal)?);

@@ -1,6 +1,6 @@
 //! A connection to a server: a child process, or one session of a URL. What comes over it goes where it belongs.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -52,7 +52,6 @@ pub(super) struct Connection {
     pub(super) shared: Arc<Shared>,
     transport: Transport,
     agreed: OnceLock<Agreed>,
-    ids: AtomicU64,
     pub(super) pending: Arc<Pending>,
     pub(super) follows: Follows,
     /// Fires when the server says that one of its lists has changed.
@@ -70,7 +69,6 @@ impl Connection {
             shared: Arc::clone(shared),
             transport,
             agreed: OnceLock::new(),
-            ids: AtomicU64::new(1),
             pending: Arc::default(),
             follows: Follows::default(),
             lists_changed: Notify::new(),
@@ -126,9 +124,9 @@ impl Connection {
         self.gone.is_cancelled().then(|| self.why.get().map_or("it was ended", String::as_str))
     }
 
-    /// An id that no other request on it has.
+    /// An id that no other request to this server has, on whatever connection.
     pub(super) fn id(&self) -> u64 {
-        self.ids.fetch_add(1, Ordering::Relaxed)
+        self.shared.ids.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Sends a request in the words that were agreed on.
@@ -249,7 +247,7 @@ impl Connection {
         match message {
             Incoming::Response { id, reply } => {
                 if !self.pending.end(&id, Ok(reply)) {
-                    if id.as_u64().is_some_and(|id| id < self.ids.load(Ordering::Relaxed)) {
+                    if id.as_u64().is_some_and(|id| id < self.shared.ids.load(Ordering::Relaxed)) {
                         tracing::debug!(hand.name = self.hand(), %id, "an answer that nobody waits for any more");
                     } else {
                         tracing::warn!(hand.name = self.hand(), %id, "an answer to what was never asked: dropped");
@@ -257,6 +255,9 @@ impl Connection {
                 }
             }
             Incoming::Notification { method, params } => self.notified(method, params),
+            // It must not (2026-07-28, basic), and there is no way to answer.
+            Incoming::Request { .. } if self.agreed.get().is_some_and(|agreed| agreed.era == Era::Modern) => {
+            }
             Incoming::Request { id, method, params } => {
                 let question = Event::Question { id, method, params };
                 let returned = match &question {

@@ -41,6 +41,7 @@ impl Follows {
     /// Lets go of everybody: the server is lost.
     pub(super) fn clear(&self) {
         self.lock().clear();
+        self.changed.notify_one();
     }
 
     /// Says whether it is the first for this resource.
@@ -94,6 +95,7 @@ pub(super) async fn follow(
     connection.shared.tasks.spawn(async move {
         tokio::select! {
             () = watched.gone.cancelled() => return,
+            () = watched.shared.cancel.cancelled() => return,
             () = updates.closed() => {}
         }
         let _telling = watched.follows.telling.lock().await;
@@ -131,11 +133,7 @@ fn keep(connection: &Arc<Connection>) {
     let connection = Arc::clone(connection);
     connection.shared.tasks.clone().spawn(async move {
         let follows = &connection.follows;
-        let staying = stay(
-            &connection,
-            || Filter::resources(follows.uris()),
-            || follows.changed.notified(),
-        );
+        let staying = stay(&connection, || Filter::resources(&follows.uris()), || follows.changed.notified());
         tokio::select! {
             () = connection.gone.cancelled() => {}
             () = connection.shared.cancel.cancelled() => {}

@@ -27,7 +27,7 @@ pub(super) use self::listen::{Ended as ListenEnded, listen};
 
 use self::headers::{LAST_EVENT_ID, METHOD, NAME, PROTOCOL_VERSION, SESSION_ID};
 use super::Given;
-use super::wire::{Era, Failure, Incoming, MODERN, Outgoing};
+use super::wire::{Era, Failure, Incoming, METHOD_NOT_FOUND, MODERN, Outgoing};
 
 /// How long a connection may take to be made. A hand's limit for a first connection also counts the answer.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
@@ -40,6 +40,8 @@ const HEADERS_HOLD: Duration = Duration::from_secs(5);
 const REFUSAL_MAX: usize = 64 << 10;
 /// Most characters of a refusal that are shown.
 const REFUSAL_SHOWN: usize = 300;
+/// The error with which they say it.
+const NO_SESSION: i64 = -32000;
 /// What we can read.
 const ACCEPTED: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -113,7 +115,7 @@ impl Http {
             }
         }
         let response = self.send(request).await?;
-        Answer::of(self, id, era, response).await
+        Answer::of(self, id, era, spoken, response).await
     }
 
     /// Posts a notification or a response, to which there is no answer.
@@ -125,7 +127,7 @@ impl Http {
             let _ = Limited::new(response.into_body(), REFUSAL_MAX).collect().await;
             return Ok(());
         }
-        Err(self.refusal(response, spoken.session.is_some()).await.1)
+        Err(self.refusal(response, spoken).await.1)
     }
 
     /// Ends the session of the legacy era. A server may refuse that.
@@ -155,7 +157,7 @@ impl Http {
             return Ok(response);
         }
         let status = response.status();
-        Err((status, self.refusal(response, spoken.session.is_some()).await.1))
+        Err((status, self.refusal(response, spoken).await.1))
     }
 
     fn prepare(&self, method: Method, spoken: &Spoken, body: Bytes) -> Result<Request<Full<Bytes>>, Failure> {
@@ -186,7 +188,8 @@ impl Http {
             return Ok(headers.clone());
         }
         let mut headers = HeaderMap::with_capacity(self.given.len() + 10);
-        headers.insert(USER_AGENT, HeaderValue::from_static(concat!("manyhands/", env!("CARGO_PKG_VERSION"))));
+        headers
+            .insert(USER_AGENT, HeaderValue::from_static(concat!("manyhands/", env!("CARGO_PKG_VERSION"))));
         for (name, given) in &self.given {
             if headers::is_of_protocol(name) {
                 continue;
@@ -214,8 +217,8 @@ impl Http {
     }
 
     /// What a status other than success means. An answer that is JSON-RPC comes back as such.
-    async fn refusal(&self, response: Response<Body>, in_session: bool) -> (Option<Incoming>, Failure) {
-        let status = response.status();
+    async fn refusal(&self, response: Response<Body>, spoken: &Spoken) -> (Option<Incoming>, Failure) {
+        let (status, in_session) = (response.status(), spoken.session.is_some());
         if status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN {
             // A token may have been replaced: it is read anew.
             *self.headers.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -224,7 +227,7 @@ impl Http {
         let body = Limited::new(response.into_body(), REFUSAL_MAX).collect().await;
         let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
         let message = Incoming::parse(&body).ok();
-        if status == StatusCode::NOT_FOUND && in_session {
+        if in_session && says_no_session(status, message.as_ref()) {
             return (message, Failure::SessionGone);
         }
         let why = match to {
@@ -234,6 +237,22 @@ impl Http {
             _ => shown(&body),
         };
         (message, Failure::Refused { status: status.as_u16(), why })
+    }
+}
+
+/// Whether a refusal means that our session is unknown. Many servers say so with another status than 404, and some
+/// have that status for a method that they don't have.
+fn says_no_session(status: StatusCode, message: Option<&Incoming>) -> bool {
+    let error = match message {
+        Some(Incoming::Response { reply: Err(error), .. }) => Some(error),
+        _ => None,
+    };
+    match (status, error) {
+        (StatusCode::NOT_FOUND, error) => error.is_none_or(|error| error.code != METHOD_NOT_FOUND),
+        (StatusCode::BAD_REQUEST, Some(error)) => {
+            error.code == NO_SESSION && error.message.to_ascii_lowercase().contains("session")
+        }
+        _ => false,
     }
 }
 

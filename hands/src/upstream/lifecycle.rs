@@ -24,17 +24,14 @@ const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 /// What asking about the era told.
 enum Probed {
     Modern(Agreed),
-    /// It is to be asked the old way.
-    Legacy,
+    /// It is to be asked the old way, for this reason.
+    Legacy(Failure),
     /// It is to be asked the old way, and may still answer.
     Silent(Box<Exchange>),
 }
 
 /// Makes a connection, within `limits.connect`.
-pub(super) async fn connect(
-    shared: &Arc<Shared>,
-    instance: &InstanceId,
-) -> Result<Arc<Connection>, Failure> {
+pub(super) async fn connect(shared: &Arc<Shared>, instance: &InstanceId) -> Result<Arc<Connection>, Failure> {
     let limit = shared.limits.connect;
     let connecting = async {
         match &shared.config.reach {
@@ -82,7 +79,8 @@ async fn over_http(shared: &Arc<Shared>) -> Result<Arc<Connection>, Failure> {
                 connection.agree(agreed);
                 return Ok(connection);
             }
-            Probed::Legacy | Probed::Silent(_) => no_fallback(shared)?,
+            Probed::Legacy(why) => no_fallback(shared, why)?,
+            Probed::Silent(_) => {}
         }
     }
     initialize(&connection, None).await?;
@@ -97,14 +95,15 @@ async fn over_pipes(shared: &Arc<Shared>, instance: &InstanceId) -> Result<Arc<C
                 connection.0.agree(agreed);
                 return Ok(connection.keep());
             }
-            Ok(Probed::Legacy) => None,
-            Ok(Probed::Silent(exchange)) => Some(exchange),
-            Err(failure) => {
-                no_fallback(shared).map_err(|_| failure)?;
+            Ok(Probed::Silent(exchange)) => {
+                no_fallback(shared, Failure::Slow(shared.limits.connect.as_secs()))?;
+                Some(exchange)
+            }
+            Ok(Probed::Legacy(why)) | Err(why) => {
+                no_fallback(shared, why)?;
                 None
             }
         };
-        no_fallback(shared)?;
         if connection.0.why_gone().is_some() {
             // Many servers from before 2026-07-28 exit when the first request is not `initialize`.
             connection = Started::new(shared, instance)?;
@@ -116,9 +115,9 @@ async fn over_pipes(shared: &Arc<Shared>, instance: &InstanceId) -> Result<Arc<C
     Ok(connection.keep())
 }
 
-fn no_fallback(shared: &Shared) -> Result<(), Failure> {
+fn no_fallback(shared: &Shared, why: Failure) -> Result<(), Failure> {
     match shared.config.protocol {
-        Protocol::Modern => Err(Failure::Nonsense(format!("it does not speak {MODERN}"))),
+        Protocol::Modern => Err(why),
         Protocol::Auto | Protocol::Legacy => Ok(()),
     }
 }
@@ -154,19 +153,22 @@ async fn probe(connection: &Arc<Connection>) -> Result<Probed, Failure> {
     let limits = connection.shared.limits;
     let only = connection.shared.config.protocol == Protocol::Modern;
     let limit = if only { limits.connect } else { limits.probe };
-    let begun = tokio::time::Instant::now();
+    let (begun, slow) = (tokio::time::Instant::now(), Failure::Slow(limit.as_secs()));
     let mut exchange = match tokio::time::timeout(limit, opening).await {
-        Err(_) => return Ok(Probed::Legacy),
+        Err(_) => return Ok(Probed::Legacy(slow)),
         Ok(Err(failure @ Failure::Unreached(_))) => return Err(failure),
-        Ok(Err(_)) => return Ok(Probed::Legacy),
+        Ok(Err(why)) => return Ok(Probed::Legacy(why)),
         Ok(Ok(exchange)) => Box::new(exchange),
     };
     match tokio::time::timeout(limit.saturating_sub(begun.elapsed()), exchange.answer()).await {
         Err(_) if connection.is_process() => Ok(Probed::Silent(exchange)),
-        Err(_) => Ok(Probed::Legacy),
+        Err(_) => Ok(Probed::Legacy(slow)),
         Ok(Err(failure)) if connection.is_process() => Err(failure),
-        Ok(Err(_)) => Ok(Probed::Legacy),
-        Ok(Ok(answer)) => Ok(judge(answer).map_or(Probed::Legacy, Probed::Modern)),
+        Ok(Err(why)) => Ok(Probed::Legacy(why)),
+        Ok(Ok(answer)) => {
+            let other = || Probed::Legacy(Failure::Nonsense(format!("it does not speak {MODERN}")));
+            Ok(judge(answer).map_or_else(other, Probed::Modern))
+        }
     }
 }
 
@@ -216,8 +218,7 @@ async fn initialize(connection: &Arc<Connection>, silent: Option<Box<Exchange>>)
     let params = object(Some(params));
     let outgoing = Outgoing::plain("initialize", &params);
     let id = connection.id();
-    let mut exchange =
-        connection.open_as(id, &outgoing, None, &[], Era::Legacy, &Spoken::default()).await?;
+    let mut exchange = connection.open_as(id, &outgoing, None, &[], Era::Legacy, &Spoken::default()).await?;
     let answer = match silent {
         None => exchange.answer().await?,
         Some(mut silent) => tokio::select! {

@@ -30,7 +30,7 @@ impl Filter {
     }
 
     /// Updates of these resources.
-    pub(super) fn resources(uris: Vec<String>) -> Self {
+    pub(super) fn resources(uris: &[String]) -> Self {
         if uris.is_empty() {
             return Self::default();
         }

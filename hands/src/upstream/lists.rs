@@ -13,7 +13,7 @@ use super::clean::{self, Cleaned};
 use super::connection::Connection;
 use super::http::{self, Spoken};
 use super::listen::{Filter, stay};
-use super::wire::{Era, METHOD_NOT_FOUND, Outgoing};
+use super::wire::{Era, Failure, METHOD_NOT_FOUND, Outgoing};
 use crate::mcp::{Catalogue, Object};
 
 /// Most items of one list.
@@ -40,8 +40,21 @@ const RESOURCES: List = List { method: "resources/list", key: "resources", clean
 const TEMPLATES: List =
     List { method: "resources/templates/list", key: "resourceTemplates", clean: clean::templates };
 
-/// Lists everything that the server offers, into the catalogue.
-pub(super) async fn relist(connection: &Arc<Connection>) {
+/// Lists everything that the server offers, into the catalogue. Of a server that is not there, nothing is learned.
+pub(super) async fn relist(connection: &Arc<Connection>) -> Result<(), Failure> {
+    let listed = list_all(connection).await;
+    match &listed {
+        Ok(found) => connection.shared.learn(found.clone()),
+        Err(Failure::SessionGone) => connection.end("it has forgotten the session"),
+        Err(failure) if connection.is_process() => {
+            tracing::debug!(hand.name = connection.hand(), %failure, "an MCP server was not listed");
+        }
+        Err(failure) => connection.shared.unreached(&failure.to_string()),
+    }
+    listed.map(|_| ())
+}
+
+async fn list_all(connection: &Arc<Connection>) -> Result<Catalogue, Failure> {
     let shared = &connection.shared;
     let until = Instant::now() + shared.limits.lists;
     let agreed = connection.agreed();
@@ -51,19 +64,19 @@ pub(super) async fn relist(connection: &Arc<Connection>) {
     let former = shared.catalogue();
     let mut problems = Vec::new();
     let list = async |wanted: bool, list: List, former: &[Arc<Object>]| {
-        if wanted { fetch(connection, list, until, former).await } else { none() }
+        if wanted { fetch(connection, list, until, former).await } else { Ok(none()) }
     };
-    let (tools, prompts, resources, templates) = tokio::join!(
+    let (tools, prompts, resources, templates) = tokio::try_join!(
         list(declares("tools"), TOOLS, &former.tools),
         list(declares("prompts") && !silent, PROMPTS, &former.prompts),
         list(declares("resources") && !silent, RESOURCES, &former.resources),
         list(declares("resources") && !silent, TEMPLATES, &former.templates),
-    );
+    )?;
     let mut take = |cleaned: Cleaned| {
         problems.extend(cleaned.problems);
         cleaned.items
     };
-    let found = Catalogue {
+    Ok(Catalogue {
         version: agreed.version.clone(),
         server: agreed.server.clone(),
         capabilities: agreed.capabilities.clone(),
@@ -75,8 +88,7 @@ pub(super) async fn relist(connection: &Arc<Connection>) {
         problems,
         seen_at: super::shared::now(),
         down: None,
-    };
-    shared.learn(found);
+    })
 }
 
 fn none() -> Cleaned {
@@ -89,7 +101,7 @@ async fn fetch(
     list: List,
     until: Instant,
     former: &[Arc<Object>],
-) -> Cleaned {
+) -> Result<Cleaned, Failure> {
     let List { method, key, clean } = list;
     let mut items = Vec::new();
     let (mut bytes, mut cursor, mut seen) = (0, None::<String>, HashSet::new());
@@ -109,6 +121,7 @@ async fn fetch(
                 problem = Some(format!("{method} was answered with an error: {}", error.message));
                 break;
             }
+            Err(gone @ (Failure::Unreached(_) | Failure::Cut(_) | Failure::SessionGone)) => return Err(gone),
             Err(failure) => {
                 problem = Some(format!("{method} was not answered: {failure}"));
                 break;
@@ -139,11 +152,11 @@ async fn fetch(
         }
     }
     if items.is_empty() && problem.is_some() {
-        return Cleaned { items: former.to_vec(), problems: problem.into_iter().collect() };
+        return Ok(Cleaned { items: former.to_vec(), problems: problem.into_iter().collect() });
     }
     let mut cleaned = clean(items);
     cleaned.problems.extend(problem);
-    cleaned
+    Ok(cleaned)
 }
 
 /// How large a value is when written.
@@ -191,13 +204,14 @@ pub(super) fn watch(connection: &Arc<Connection>, first: First) {
 async fn again_and_again(connection: &Arc<Connection>, first: First) {
     let mut begun = Instant::now();
     if first == First::Now {
-        relist(connection).await;
+        // It has said what is wrong.
+        let _ = relist(connection).await;
     }
     loop {
         connection.lists_changed.notified().await;
         tokio::time::sleep(DEBOUNCE.max(LEAST.saturating_sub(begun.elapsed()))).await;
         begun = Instant::now();
-        relist(connection).await;
+        let _ = relist(connection).await;
     }
 }
 

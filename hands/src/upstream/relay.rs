@@ -11,12 +11,12 @@ use http::HeaderValue;
 use serde_json::Value;
 
 use self::round::{Round, Turn};
-use super::Shared;
 use super::connection::Connection;
 use super::http::{ParamHeader, with_params};
 use super::lists;
 use super::servers::{Link, Servers};
 use super::wire::{Base, Era, Failure, Meta, Outgoing, Params, internal};
+use super::{Protocol, Shared};
 use crate::mcp::{Object, Reply, RpcError, Unasked};
 use crate::{CallContext, HandError, Handle};
 
@@ -24,6 +24,8 @@ use crate::{CallContext, HandError, Handle};
 const ROUNDS_MAX: usize = 16;
 /// The error of a server whose headers are to say something else than we said.
 const HEADER_MISMATCH: i64 = -32020;
+/// The error of a server that does not speak a version.
+const UNSUPPORTED_VERSION: i64 = -32022;
 /// The extension by which a server may answer with a task.
 const TASKS: &str = "io.modelcontextprotocol/tasks";
 
@@ -66,20 +68,25 @@ impl Relay<'_> {
             };
             let asked = AtomicBool::new(false);
             match self.rounds(&connection, cancelled.as_mut(), deadline.as_mut(), &asked).await {
-                Err(Failure::SessionGone) => {
-                    connection.end("it has forgotten the session");
+                Err(failure) if self.is_of_before(&connection, &failure) => {
+                    connection.end(&failure.to_string());
+                    if connection.era() == Era::Modern {
+                        self.shared.remember(None);
+                    }
                     if !std::mem::take(&mut again) || asked.load(Ordering::Relaxed) {
-                        return Err(self.shared.error(&Failure::SessionGone));
+                        return Err(self.shared.error(&failure));
                     }
                 }
                 Ok(Ended::Reply(Reply::Error(error)))
-                    if error.code == HEADER_MISMATCH
-                        && connection.era() == Era::Modern
-                        && matches!(self.base, Base::Call { .. })
-                        && std::mem::take(&mut again) =>
+                    if self.is_misunderstood(&connection, &error) && std::mem::take(&mut again) =>
                 {
-                    // The tool wants other arguments in headers than when it was listed.
-                    lists::relist(&connection).await;
+                    if connection.era() == Era::Modern {
+                        // The tool wants other arguments in headers than when it was listed.
+                        let _ = lists::relist(&connection).await;
+                    } else {
+                        connection.end("it speaks another version now");
+                        self.shared.remember(None);
+                    }
                 }
                 Ok(ended) => {
                     if self.shared.catalogue().down.is_some() {
@@ -90,6 +97,32 @@ impl Relay<'_> {
                 Err(failure) => return self.failed(&connection, &failure),
             }
         }
+    }
+
+    /// Whether a request failed, and certainly did not run, because the server is not the one that we began with: its
+    /// session is gone, or it does not speak 2026-07-28 any more.
+    fn is_of_before(&self, connection: &Connection, failure: &Failure) -> bool {
+        match failure {
+            Failure::SessionGone => true,
+            Failure::Refused { status: 400 | 404 | 405 | 406 | 415, .. } => {
+                !connection.is_process()
+                    && connection.era() == Era::Modern
+                    && self.shared.config.protocol == Protocol::Auto
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether an error means that nothing ran because we said it in the wrong way.
+    fn is_misunderstood(&self, connection: &Connection, error: &RpcError) -> bool {
+        let modern = connection.era() == Era::Modern;
+        let call = matches!(self.base, Base::Call { .. });
+        !connection.is_process()
+            && match error.code {
+                HEADER_MISMATCH => call || !modern,
+                UNSUPPORTED_VERSION => !modern,
+                _ => false,
+            }
     }
 
     fn failed(&self, connection: &Connection, failure: &Failure) -> Result<Ended, HandError> {
@@ -121,7 +154,12 @@ impl Relay<'_> {
     ) -> Result<Ended, Failure> {
         let caller = &self.context.caller;
         if let Some(level) = &caller.log_level {
-            connection.want_level(level).await;
+            tokio::select! {
+                biased;
+                () = cancelled.as_mut() => return Ok(Ended::Cancelled),
+                () = deadline.as_mut() => return Ok(Ended::TimedOut),
+                () = connection.want_level(level) => {}
+            }
         }
         let params = self.param_headers(connection);
         let modern = connection.era() == Era::Modern;
@@ -136,8 +174,7 @@ impl Relay<'_> {
                 progress: Some(id),
             };
             let round = answers.as_ref().map(|(responses, state)| (responses, state.as_ref()));
-            let outgoing =
-                Outgoing { method: self.method, params: Params { base: self.base, round, meta } };
+            let outgoing = Outgoing { method: self.method, params: Params { base: self.base, round, meta } };
             let mut round = Round { relay: self, connection, id, progress: &mut progress };
             let turn = round.run(&outgoing, &params, cancelled.as_mut(), deadline.as_mut()).await?;
             let mut result = match turn {

@@ -27,8 +27,8 @@ pub(super) struct Servers {
 struct Table {
     handles: HashMap<InstanceId, Link>,
     servers: HashMap<Key, Arc<Server>>,
-    /// Whether somebody listens to a stateless URL: one is enough for all.
-    heard: bool,
+    /// The one connection to a stateless URL that is listened to for all.
+    heard: Option<Arc<Connection>>,
 }
 
 /// One server, or one session of it, and those who share it.
@@ -116,10 +116,10 @@ impl Servers {
             // Whoever is just making a connection finds the handle gone; what it made ends with it.
             let _made = server.making.lock().await;
             let connection = server.lock().take();
-            if let Some(connection) = connection
-                && !self.keeps(&connection)
-            {
-                connection.close().await;
+            match connection {
+                Some(connection) if self.is_heard(&connection) => connection.follows.clear(),
+                Some(connection) => connection.close().await,
+                None => {}
             }
         }
     }
@@ -142,31 +142,35 @@ impl Servers {
             table.servers.values().find_map(|server| server.now())
         };
         if let Some(connection) = any {
-            lists::relist(&connection).await;
-            return Ok(());
+            let listed = lists::relist(&connection).await;
+            return listed.map_err(|failure| self.shared.error(&not_run(failure)));
         }
         let instance = InstanceId(format!("look-{}", std::process::id()));
         let connected = lifecycle::connect(&self.shared, &instance).await;
         let connection = connected.map_err(|failure| self.shared.error(&failure))?;
-        if self.keeps(&connection) {
+        if is_stateless(&connection) {
             self.hear(&connection, First::WhenChanged);
         }
-        lists::relist(&connection).await;
-        if !self.keeps(&connection) {
+        let listed = lists::relist(&connection).await;
+        if !self.is_heard(&connection) {
             connection.close().await;
         }
-        Ok(())
+        listed.map_err(|failure| self.shared.error(&not_run(failure)))
     }
 
-    /// Whether a connection costs nothing and is listened to for all: a stateless URL's.
-    fn keeps(&self, connection: &Connection) -> bool {
-        connection.era() == Era::Modern && !connection.is_process()
+    /// Whether this is the one that is listened to for all.
+    fn is_heard(&self, connection: &Arc<Connection>) -> bool {
+        self.lock().heard.as_ref().is_some_and(|heard| Arc::ptr_eq(heard, connection))
     }
 
     /// Listens to what belongs to no request, and lists again when something changed.
     fn hear(&self, connection: &Arc<Connection>, first: First) {
-        if self.keeps(connection) && std::mem::replace(&mut self.lock().heard, true) {
-            return;
+        if is_stateless(connection) {
+            let mut table = self.lock();
+            if table.heard.as_ref().is_some_and(|heard| heard.why_gone().is_none()) {
+                return;
+            }
+            table.heard = Some(Arc::clone(connection));
         }
         lists::watch(connection, first);
     }
@@ -211,13 +215,16 @@ impl Server {
     }
 }
 
+/// Whether a connection is nothing but a URL: one that is listened to is enough for all.
+fn is_stateless(connection: &Connection) -> bool {
+    connection.era() == Era::Modern && !connection.is_process()
+}
+
 /// While a connection is made, nothing of a call has been sent.
 fn not_run(failure: Failure) -> Failure {
     match failure {
         Failure::Cut(why) => Failure::Unreached(why),
-        Failure::Refused { status, why } => {
-            Failure::Unreached(Failure::Refused { status, why }.to_string())
-        }
+        Failure::Refused { status, why } => Failure::Unreached(Failure::Refused { status, why }.to_string()),
         Failure::SessionGone => Failure::Unreached(failure.to_string()),
         other => other,
     }

@@ -2,7 +2,7 @@
 //! which it says what is wrong.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -36,6 +36,8 @@ pub(super) struct Shared {
     pub(super) limits: Limits,
     /// Its URL's connections, or why it can have none. None for a child process.
     pub(super) http: Option<Result<Arc<Http>, String>>,
+    /// The next id of a request.
+    pub(super) ids: AtomicU64,
     pub(super) tasks: TaskTracker,
     /// Ends everything.
     pub(super) cancel: CancellationToken,
@@ -67,6 +69,7 @@ impl Shared {
             config,
             limits,
             http,
+            ids: AtomicU64::new(1),
             tasks: TaskTracker::new(),
             cancel: CancellationToken::new(),
             catalogue: watch::Sender::new(Arc::new(known)),
@@ -203,17 +206,22 @@ impl Shared {
         let since = catalogue.down.as_ref().map(|down| format!(" (down since {})", down.since));
         let since = since.unwrap_or_default();
         let is_process = matches!(self.config.reach, Reach::Stdio { .. });
-        let remedy = if is_process { "look at its command, its settings and the log" } else { "start it, or correct its URL or headers" };
+        let remedy = if is_process {
+            "look at its command, its settings and the log"
+        } else {
+            "start it, or correct its URL or headers"
+        };
         match failure {
             Failure::Cut(why) => HandError::Lost {
                 may_have_run: true,
                 why: format!("{whom} broke off before it answered: {why}{since}"),
             },
-            Failure::Refused { status, .. } if *status >= 500 && *status != 503 => HandError::Lost {
-                may_have_run: true,
-                why: format!("{whom} failed: {failure}{since}"),
-            },
-            Failure::SessionGone => HandError::Lost { may_have_run: false, why: format!("{whom}: {failure}") },
+            Failure::Refused { status, .. } if *status >= 500 && *status != 503 => {
+                HandError::Lost { may_have_run: true, why: format!("{whom} failed: {failure}{since}") }
+            }
+            Failure::SessionGone => {
+                HandError::Lost { may_have_run: false, why: format!("{whom}: {failure}") }
+            }
             Failure::Unreached(_)
             | Failure::Refused { .. }
             | Failure::Slow(_)
@@ -250,7 +258,10 @@ fn without_secrets(url: &str) -> String {
 }
 
 /// The time, as people write it (RFC 3339).
-#[expect(clippy::disallowed_methods, reason = "hands have no clock of their own, and nothing depends on this one")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "hands have no clock of their own, and nothing depends on this one"
+)]
 pub(super) fn now() -> String {
     jiff::Timestamp::now().round(jiff::Unit::Second).map_or_else(|_| String::new(), |now| now.to_string())
 }

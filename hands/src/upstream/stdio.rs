@@ -36,6 +36,8 @@ const EOF_GRACE: Duration = Duration::from_secs(2);
 const TERM_GRACE: Duration = Duration::from_secs(2);
 /// How long what an ended server left in its pipe is read: others may hold the pipe open.
 const DRAIN: Duration = Duration::from_millis(500);
+/// Most bytes of a message that is no answer: many of them may wait.
+const NEWS_MAX: usize = 1 << 20;
 /// Most bytes of a line of stderr.
 const STDERR_LINE: usize = 4 << 10;
 /// Most lines of stderr a second that go to our log.
@@ -259,13 +261,22 @@ async fn read_messages(output: ChildStdout, connection: &Arc<Connection>) {
     loop {
         match next_line(&mut reader, &mut line, super::wire::MESSAGE_MAX).await {
             Ok(Line::Whole) => match Incoming::parse(&line) {
+                Ok(Incoming::Notification { .. }) if line.len() > NEWS_MAX => noise += 1,
+                Ok(Incoming::Request { id, method, .. }) if line.len() > NEWS_MAX => {
+                    connection.answer_alone(id, &method);
+                }
                 Ok(message) => connection.take(message),
                 Err(_) if line.trim_ascii().is_empty() => {}
                 Err(error) => {
                     noise += 1;
                     if noise.is_power_of_two() {
                         let hand = connection.hand();
-                        tracing::warn!(hand.name = hand, noise, error, "stdout has lines that are no JSON-RPC: skipped");
+                        tracing::warn!(
+                            hand.name = hand,
+                            noise,
+                            error,
+                            "stdout has lines that are no JSON-RPC: skipped"
+                        );
                     }
                 }
             },

@@ -100,7 +100,7 @@ impl Incoming {
             (None, id) => {
                 let id = id.unwrap_or(Value::Null);
                 match (raw.result, raw.error) {
-                    (_, Some(error)) => Ok(Self::Response { id, reply: Err(rpc_error(error)) }),
+                    (_, Some(error)) => Ok(Self::Response { id, reply: Err(rpc_error(&error)) }),
                     (Some(Value::Object(result)), None) => Ok(Self::Response { id, reply: Ok(result) }),
                     (Some(_), None) => {
                         let error = internal("the server's result is no JSON object");
@@ -113,8 +113,8 @@ impl Incoming {
     }
 }
 
-fn rpc_error(error: Value) -> RpcError {
-    serde_json::from_value(error.clone()).unwrap_or_else(|_| RpcError {
+fn rpc_error(error: &Value) -> RpcError {
+    RpcError::deserialize(error).unwrap_or_else(|_| RpcError {
         code: error["code"].as_i64().unwrap_or(INTERNAL),
         message: error["message"].as_str().unwrap_or("the server gave an error without a message").to_owned(),
         data: error.get("data").cloned(),
@@ -269,7 +269,7 @@ impl MetaInEra<'_> {
     fn is_empty(&self) -> bool {
         self.era == Era::Legacy
             && self.meta.progress.is_none()
-            && self.meta.caller.is_none_or(|caller| caller.is_empty())
+            && self.meta.caller.is_none_or(Object::is_empty)
     }
 }
 

@@ -1,14 +1,19 @@
 //! A client in either era that keeps every byte of what it is told, and answers whatever it is asked, always alike.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
+use tokio::sync::{Mutex, mpsc};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// Ten times what anything here takes.
 const HANGS: Duration = Duration::from_mins(1);
+/// How long after its response a log message may come on another stream.
+const LATE: Duration = Duration::from_secs(5);
 /// The most rounds of questions of one request.
 const ROUNDS: usize = 8;
 
@@ -48,6 +53,13 @@ pub(super) struct Client {
     capabilities: Value,
     session: Option<String>,
     next: u64,
+    /// Log messages that came on the stream of the session, which is where a server may send them, too.
+    standing: Option<Arc<Standing>>,
+}
+
+struct Standing {
+    logs: Mutex<mpsc::UnboundedReceiver<Box<RawValue>>>,
+    _reading: JoinSet<()>,
 }
 
 impl Client {
@@ -65,6 +77,7 @@ impl Client {
             capabilities,
             session: None,
             next: 1,
+            standing: None,
         };
         if era == Era::Legacy {
             client.initialize().await?;
@@ -84,9 +97,41 @@ impl Client {
         self.session = Some(session);
         let done = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
         ensure!(self.post(&done, &[]).await?.status() == 202);
+        self.stand().await?;
         let told = self.request("logging/setLevel", json!({"level": "debug"})).await?;
         ensure!(told.end.starts_with("{\"result\""), "{told:?}");
         Ok(())
+    }
+
+    /// Opens the stream of the session.
+    async fn stand(&mut self) -> Result<()> {
+        let response = self.headers(self.http.get(&self.url)).send().await?;
+        ensure!(response.status() == 200, "no stream: {response:?}");
+        let (sender, logs) = mpsc::unbounded_channel();
+        let mut stream = Stream::of(response);
+        let mut reading = JoinSet::new();
+        reading.spawn(async move {
+            while let Ok(Some(text)) = stream.next().await {
+                let Ok(Parts { method, params: Some(params), .. }) = serde_json::from_str(&text) else {
+                    continue;
+                };
+                if method.as_deref() == Some("notifications/message") && sender.send(params).is_err() {
+                    return;
+                }
+            }
+        });
+        self.standing = Some(Arc::new(Standing { logs: Mutex::new(logs), _reading: reading }));
+        Ok(())
+    }
+
+    /// Waits for log messages on the stream of the session, until there are `wanted` news. Less, when they don't come.
+    pub(super) async fn wait_for_logs(&self, told: &mut Told, wanted: usize) {
+        let Some(standing) = &self.standing else { return };
+        let mut logs = standing.logs.lock().await;
+        while told.news.len() < wanted {
+            let Ok(Some(log)) = timeout(LATE, logs.recv()).await else { return };
+            told.news.push(log);
+        }
     }
 
     /// Sends a request and sees it through, with all its questions.
@@ -208,6 +253,7 @@ impl Client {
 /// The parts of a message that are kept as they are written.
 #[derive(serde::Deserialize)]
 struct Parts {
+    method: Option<String>,
     params: Option<Box<RawValue>>,
     result: Option<Box<RawValue>>,
     error: Option<Box<RawValue>>,

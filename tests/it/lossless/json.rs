@@ -32,6 +32,22 @@ impl Node {
         })
     }
 
+    /// Makes a list of objects a map, by the first of these fields that an object has.
+    pub(super) fn key_by(&mut self, fields: &[&str]) {
+        let Self::Array(items) = self else { return };
+        let key = |item: &Self| {
+            let Self::Object(of) = item else { return None };
+            let key = fields.iter().find_map(|field| of.get(*field))?;
+            if let Self::Text(key) = key { Some(key.clone()) } else { None }
+        };
+        let keyed: Option<BTreeMap<_, _>> =
+            items.iter().map(|item| Some((key(item)?, item.clone()))).collect();
+        // Two of one name would hide each other.
+        if let Some(keyed) = keyed.filter(|keyed| keyed.len() == items.len()) {
+            *self = Self::Object(keyed);
+        }
+    }
+
     /// Shown in one line, shortened.
     fn shown(&self) -> String {
         let text = format!("{self:?}");
@@ -48,6 +64,13 @@ pub(super) fn differences(path: &str, direct: &Node, through: &Node, found: &mut
                 let path = format!("{path}/{}", key.replace('/', "~"));
                 match (left.get(key), right.get(key)) {
                     (Some(left), Some(right)) => differences(&path, left, right, found),
+                    // Where there is no `_meta`, there is nothing in it.
+                    (Some(left @ Node::Object(_)), None) if key == "_meta" => {
+                        differences(&path, left, &Node::Object(BTreeMap::new()), found);
+                    }
+                    (None, Some(right @ Node::Object(_))) if key == "_meta" => {
+                        differences(&path, &Node::Object(BTreeMap::new()), right, found);
+                    }
                     (Some(left), None) => found.push((path, format!("{} is missing", left.shown()))),
                     (None, Some(right)) => found.push((path, format!("{} was added", right.shown()))),
                     (None, None) => {}

@@ -86,9 +86,9 @@ async fn hands_of_the_file_come_and_go_within_a_second() -> Result<()> {
     ] {
         let begun = Instant::now();
         if how == "written in place" {
-            std::fs::write(watched.file(), &toml)?
+            std::fs::write(watched.file(), &toml)?;
         } else {
-            watched.replace(&toml)?
+            watched.replace(&toml)?;
         }
         // One hand that comes and one that goes are told apart.
         while watched.told().await? != hands {}

@@ -170,3 +170,14 @@ fn a_variable_is_read_when_it_is_used() {
     assert_eq!(value.expose_secret(), "Bearer b");
     assert!(source.read(|_| None).unwrap_err().contains("environment has no A"));
 }
+
+#[test]
+fn what_the_readme_shows_can_be_written() {
+    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md")).unwrap();
+    let blocks: Vec<_> =
+        readme.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(blocks.iter().any(|block| block.contains("kind = \"mcp\"")), "{blocks:?}");
+    for block in blocks {
+        Config::parse(block, Path::new("manyhands.toml"), []).unwrap();
+    }
+}

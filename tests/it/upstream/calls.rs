@@ -134,7 +134,7 @@ async fn a_list_that_changes_is_listed_again() {
         let rig = Rig::new(Way::Http, era).await;
         let mut changes = rig.hand.changes();
         rig.call("echo", json!({"text": "x"})).await;
-        changes.changed().await.unwrap();
+        tokio::time::timeout(Duration::from_secs(20), changes.changed()).await.unwrap().unwrap();
         let web = rig.web.as_ref().unwrap();
         *web.tools.lock().unwrap() = json!([{"name": "other", "inputSchema": {"type": "object"}}]);
         let changed = json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"});
@@ -165,9 +165,11 @@ async fn a_followed_resource_tells_its_followers_and_nobody_else() {
         let web = rig.web.as_ref().unwrap();
         let updated = |uri: &str| json!({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": uri}});
         if era == Era::Modern {
-            soon(|| rig.got_of("subscriptions/listen").iter().any(|listen| {
-                listen["params"]["notifications"]["resourceSubscriptions"] == json!(["test://a"])
-            }))
+            soon(|| {
+                rig.got_of("subscriptions/listen").iter().any(|listen| {
+                    listen["params"]["notifications"]["resourceSubscriptions"] == json!(["test://a"])
+                })
+            })
             .await;
         } else {
             assert_eq!(rig.got_of("resources/subscribe").len(), 1, "once for both");
@@ -188,6 +190,25 @@ async fn a_followed_resource_tells_its_followers_and_nobody_else() {
         if era == Era::Legacy {
             soon(|| rig.got_of("resources/unsubscribe").len() == 1).await;
         }
+        rig.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_hundred_calls_at_once_get_each_its_own_answer() {
+    for (way, era) in PAIRS {
+        let rig = Rig::new(way, era).await;
+        let handle = rig.handle().await;
+        let calls = (0..100).map(|number| {
+            let (hand, handle) = (Arc::clone(&rig.hand), handle.clone());
+            async move {
+                let words = format!("call {number}");
+                let echo = call("echo", json!({"text": words}));
+                let outcome = hand.execute(&handle, &echo, quiet()).await.unwrap();
+                assert_eq!(text(&outcome), words);
+            }
+        });
+        futures_util::future::join_all(calls).await;
         rig.end().await;
     }
 }

@@ -59,7 +59,7 @@ async fn a_fixed_era_is_not_asked_for() {
     modern.protocol = Protocol::Modern;
     let rig = Rig::of(modern, tempfile::tempdir().unwrap());
     let refused = rig.try_call("echo", json!({"text": "x"}), quiet()).await.unwrap_err();
-    assert!(refused.to_string().contains("2026-07-28"), "{refused}");
+    assert!(refused.to_string().contains("status 400: no session"), "{refused}");
     rig.end().await;
 }
 
@@ -91,7 +91,10 @@ async fn a_stateless_server_is_told_everything_with_each_request() {
     assert_eq!(meta["vendor/key"], 1);
     assert_eq!(meta["io.modelcontextprotocol/protocolVersion"], "2026-07-28");
     assert_eq!(meta["io.modelcontextprotocol/clientInfo"]["name"], "manyhands");
-    assert_eq!(meta["io.modelcontextprotocol/clientCapabilities"], json!({"elicitation": {"form": {}}, "sampling": {}}));
+    assert_eq!(
+        meta["io.modelcontextprotocol/clientCapabilities"],
+        json!({"elicitation": {"form": {}}, "sampling": {}})
+    );
     assert_eq!(meta["io.modelcontextprotocol/logLevel"], "warning");
     assert_eq!(meta["progressToken"], called["id"], "a token of ours");
     let read = rig.got_of("resources/read").pop().unwrap();
@@ -115,5 +118,63 @@ async fn a_legacy_session_is_begun_used_renewed_once_and_ended() {
     let ended = rig.got().into_iter().filter(|message| message["verb"] == "DELETE").collect::<Vec<_>>();
     assert_eq!(ended.len(), 1);
     assert_eq!(ended[0]["headers"]["mcp-session-id"], "session-1");
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn a_server_that_changes_its_era_is_asked_anew() {
+    let rig = Rig::new(Way::Http, Era::Modern).await;
+    let web = rig.web.as_ref().unwrap();
+    for era in [Era::Modern, Era::Legacy, Era::Modern] {
+        web.become_of(era);
+        assert_eq!(text(&rig.call("echo", json!({"text": "x"})).await), "x", "{era:?}");
+    }
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn a_tool_whose_headers_changed_is_listed_again_and_called_once_more() {
+    let rig = Rig::new(Way::Http, Era::Modern).await;
+    let web = rig.web.as_ref().unwrap();
+    rig.hand.refresh().await.unwrap();
+    let properties = json!({"text": {"type": "string", "x-mcp-header": "Text"}});
+    *web.tools.lock().unwrap() =
+        json!([{"name": "echo", "inputSchema": {"type": "object", "properties": properties}}]);
+    web.script(
+        "tools/call",
+        json!({"status": 400, "body": {
+        "jsonrpc": "2.0", "id": null, "error": {"code": -32020, "message": "Mcp-Param-Text is missing"}}}),
+    );
+    assert_eq!(text(&rig.call("echo", json!({"text": "x"})).await), "x");
+    let calls = rig.got_of("tools/call");
+    assert_eq!(calls.len(), 2);
+    assert_eq!(calls[1]["headers"]["mcp-param-text"], "x");
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn a_legacy_stream_that_ends_early_goes_on_where_it_was() {
+    let rig = Rig::new(Way::Http, Era::Legacy).await;
+    assert_eq!(text(&rig.call("poll", json!({})).await), "resumed");
+    assert_eq!(rig.got_of("tools/call").len(), 1);
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn what_was_known_is_there_before_the_server_and_a_real_change_is_told_once() {
+    let rig = Rig::new(Way::Http, Era::Modern).await;
+    rig.hand.refresh().await.unwrap();
+    let known = rig.hand.catalogue();
+    let web = rig.web.as_ref().unwrap();
+    let reach = Reach::Http { url: web.url(), headers: Vec::new() };
+    let again = hands::upstream::Upstream::new(config(reach), (*known).clone());
+    assert_eq!(again.tools().await.unwrap().len(), 2);
+    let changes = again.changes();
+    again.refresh().await.unwrap();
+    assert!(!changes.has_changed().unwrap(), "nothing is new");
+    *web.tools.lock().unwrap() = json!([]);
+    again.refresh().await.unwrap();
+    assert!(changes.has_changed().unwrap());
+    again.shutdown().await;
     rig.end().await;
 }

@@ -120,7 +120,8 @@ async fn a_stopped_server_times_out_and_can_be_ended() {
 #[tokio::test]
 async fn a_server_that_does_not_begin_delays_nobody_else_and_keeps_its_tools() {
     let folder = tempfile::tempdir().unwrap();
-    let limits = Limits { connect: Duration::from_secs(3), probe: Duration::from_millis(300), ..Limits::default() };
+    let limits =
+        Limits { connect: Duration::from_secs(3), probe: Duration::from_millis(300), ..Limits::default() };
     let silent = Rig::limited(config(script(&folder, &["legacy", "silent"])), folder, limits);
     let other = Rig::new(Way::Http, Era::Modern).await;
     let begun = Instant::now();
@@ -143,7 +144,8 @@ async fn a_server_that_does_not_begin_delays_nobody_else_and_keeps_its_tools() {
 
 #[tokio::test]
 async fn a_url_where_nobody_listens_says_so_and_recovers_nothing_silently() {
-    let reach = Reach::Http { url: "http://user:pw@127.0.0.1:1/mcp?key=secret".to_owned(), headers: Vec::new() };
+    let reach =
+        Reach::Http { url: "http://user:pw@127.0.0.1:1/mcp?key=secret".to_owned(), headers: Vec::new() };
     let rig = Rig::of(config(reach), tempfile::tempdir().unwrap());
     let refused = rig.try_call("echo", json!({}), quiet()).await.unwrap_err();
     let HandError::Unavailable { why, .. } = &refused else { panic!("{refused:?}") };

@@ -25,7 +25,7 @@ pub(super) struct Web {
 }
 
 pub(super) struct Inner {
-    era: Era,
+    era: Mutex<Era>,
     got: Mutex<Vec<Value>>,
     sessions: AtomicU32,
     /// The newest session, the only one that is known.
@@ -63,7 +63,7 @@ impl Web {
                 "deep": {"type": "object", "properties": {"n": {"type": "integer", "x-mcp-header": "N"}}}}}},
         ]);
         let state = Arc::new(Inner {
-            era,
+            era: Mutex::new(era),
             got: Mutex::default(),
             sessions: AtomicU32::new(0),
             session: Mutex::default(),
@@ -108,16 +108,22 @@ impl Web {
     }
 }
 
+impl Inner {
+    fn era(&self) -> Era {
+        *self.era.lock().unwrap()
+    }
+
+    /// Becomes a server of another era, as after an update.
+    pub(super) fn become_of(&self, era: Era) {
+        *self.era.lock().unwrap() = era;
+    }
+}
+
 fn event(message: &Value) -> Bytes {
     Bytes::from(format!("event: message\ndata: {message}\n\n"))
 }
 
-async fn serve(
-    State(state): State<Arc<Inner>>,
-    method: Method,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Response {
+async fn serve(State(state): State<Arc<Inner>>, method: Method, headers: HeaderMap, body: Bytes) -> Response {
     let shown: serde_json::Map<_, _> = headers
         .iter()
         .map(|(name, value)| (name.to_string(), json!(String::from_utf8_lossy(value.as_bytes()))))
@@ -129,8 +135,13 @@ async fn serve(
     state.got.lock().unwrap().push(noted);
     let session = headers.get("mcp-session-id").map(|id| id.to_str().unwrap().to_owned());
     let known = state.session.lock().unwrap().clone();
+    if state.era() == Era::Modern && !headers.contains_key("mcp-method") && method == Method::POST {
+        let id = message["id"].clone();
+        let error = json!({"code": -32020, "message": "Mcp-Method is missing"});
+        return json_answer(StatusCode::BAD_REQUEST, &json!({"jsonrpc": "2.0", "id": id, "error": error}));
+    }
     let begins = message["method"] == "initialize";
-    if state.era == Era::Legacy && !begins {
+    if state.era() == Era::Legacy && !begins {
         if session.is_none() {
             return plain(StatusCode::BAD_REQUEST, "no session");
         }
@@ -139,19 +150,27 @@ async fn serve(
         }
     }
     match method {
-        Method::GET if state.era == Era::Legacy => {
+        Method::GET if headers.contains_key("last-event-id") => {
+            let (stream, body) = stream();
+            let id: Value = serde_json::from_str(headers["last-event-id"].to_str().unwrap()).unwrap();
+            let answer = json!({"jsonrpc": "2.0", "id": id, "result": {"content": [{"type": "text", "text": "resumed"}]}});
+            stream.send(event(&answer)).await.unwrap();
+            return events(body);
+        }
+        Method::GET if state.era() == Era::Legacy => {
             let (stream, body) = stream();
             *state.unsolicited.lock().unwrap() = Some(stream);
             return events(body);
         }
-        Method::DELETE if state.era == Era::Legacy => return plain(StatusCode::NO_CONTENT, ""),
+        Method::DELETE if state.era() == Era::Legacy => return plain(StatusCode::NO_CONTENT, ""),
         Method::POST => {}
         _ => return plain(StatusCode::METHOD_NOT_ALLOWED, ""),
     }
     if message.get("method").is_none() {
         let id = message["id"].as_str().unwrap_or_default();
         let asked = state.questions.lock().unwrap().remove(id);
-        let answer = if message["result"].is_null() { message["error"].take() } else { message["result"].take() };
+        let answer =
+            if message["result"].is_null() { message["error"].take() } else { message["result"].take() };
         asked.unwrap().send(answer).unwrap();
         return plain(StatusCode::ACCEPTED, "");
     }
@@ -164,10 +183,17 @@ async fn serve(
 async fn request(state: &Arc<Inner>, message: Value) -> Response {
     let id = message["id"].clone();
     let method = message["method"].as_str().unwrap().to_owned();
-    let scripted = state.scripted.lock().unwrap().get_mut(&method).filter(|all| !all.is_empty()).map(|all| all.remove(0));
+    let scripted = state
+        .scripted
+        .lock()
+        .unwrap()
+        .get_mut(&method)
+        .filter(|all| !all.is_empty())
+        .map(|all| all.remove(0));
     if let Some(scripted) = scripted {
         if let Some(status) = scripted["status"].as_u64() {
-            let mut answer = plain(StatusCode::from_u16(status as u16).unwrap(), &scripted["body"].to_string());
+            let mut answer =
+                plain(StatusCode::from_u16(status as u16).unwrap(), &scripted["body"].to_string());
             if let Some(to) = scripted["location"].as_str() {
                 answer.headers_mut().insert("location", to.parse().unwrap());
             }
@@ -175,19 +201,25 @@ async fn request(state: &Arc<Inner>, message: Value) -> Response {
         }
         return result(&id, scripted);
     }
-    let modern = state.era == Era::Modern;
+    let modern = state.era() == Era::Modern;
     match method.as_str() {
-        "server/discover" if modern => result(&id, json!({
-            "resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {"listChanged": true}},
-            "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "scripted", "version": "1"}},
-        })),
+        "server/discover" if modern => result(
+            &id,
+            json!({
+                "resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {"listChanged": true}},
+                "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "scripted", "version": "1"}},
+            }),
+        ),
         "initialize" if !modern => {
             let session = format!("session-{}", state.sessions.fetch_add(1, Ordering::Relaxed));
             *state.session.lock().unwrap() = Some(session.clone());
-            let mut answer = result(&id, json!({
-                "protocolVersion": "2025-06-18", "serverInfo": {"name": "scripted"},
-                "capabilities": {"tools": {"listChanged": true}, "logging": {}, "resources": {"subscribe": true}},
-            }));
+            let mut answer = result(
+                &id,
+                json!({
+                    "protocolVersion": "2025-06-18", "serverInfo": {"name": "scripted"},
+                    "capabilities": {"tools": {"listChanged": true}, "logging": {}, "resources": {"subscribe": true}},
+                }),
+            );
             answer.headers_mut().insert("mcp-session-id", session.parse().unwrap());
             answer
         }
@@ -195,12 +227,15 @@ async fn request(state: &Arc<Inner>, message: Value) -> Response {
         "logging/setLevel" | "resources/subscribe" | "resources/unsubscribe" => result(&id, json!({})),
         "subscriptions/listen" => {
             let (stream, body) = stream();
-            let acknowledged = json!({"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": {}});
+            let acknowledged =
+                json!({"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": {}});
             stream.send(event(&acknowledged)).await.unwrap();
             *state.unsolicited.lock().unwrap() = Some(stream);
             events(body)
         }
-        "tools/call" | "resources/read" | "prompts/get" if method != "tools/call" || message["params"]["name"] == "echo" => {
+        "tools/call" | "resources/read" | "prompts/get"
+            if method != "tools/call" || message["params"]["name"] == "echo" =>
+        {
             let text = &message["params"]["arguments"]["text"];
             result(&id, json!({"content": [{"type": "text", "text": text}], "unknown": {"kept": 1.5}}))
         }
@@ -242,12 +277,12 @@ async fn tool(state: &Inner, message: Value, stream: mpsc::Sender<Bytes>) {
             }
             text("done")
         }
-        "ask" if state.era == Era::Modern && params["inputResponses"].is_null() => {
+        "ask" if state.era() == Era::Modern && params["inputResponses"].is_null() => {
             let question = json!({"method": "elicitation/create", "params": {"message": "name?"}});
             json!({"jsonrpc": "2.0", "id": id, "result": {
                 "resultType": "input_required", "inputRequests": {"who": question}, "requestState": "s+/="}})
         }
-        "ask" if state.era == Era::Modern => {
+        "ask" if state.era() == Era::Modern => {
             text(&json!([params["inputResponses"], params["requestState"]]).to_string())
         }
         "ask" => {
@@ -275,8 +310,14 @@ async fn tool(state: &Inner, message: Value, stream: mpsc::Sender<Bytes>) {
             }
             return;
         }
+        "poll" => {
+            let _ = stream.send(Bytes::from(format!("id: {id}\nretry: 10\ndata: \n\n"))).await;
+            return;
+        }
         "exit" => return,
-        _ => json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32602, "message": "no such tool", "data": {"tool": params["name"]}}}),
+        _ => {
+            json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32602, "message": "no such tool", "data": {"tool": params["name"]}}})
+        }
     };
     // Whoever asked may have gone away.
     let _ = stream.send(event(&answer)).await;

@@ -275,7 +275,15 @@ async fn repeated_arguments_must_be_the_same() {
         let answer = request.send(target.address).await;
         assert!(answer.text().is_some(), "{what}: {answer:?}");
     }
-    assert_eq!(fixture.seen.runs(), 6);
+    let session = target.session().await;
+    let legacy = || {
+        target.legacy(&session, "tools/call", &json!({ "name": "routed", "arguments": { "region": "eu" } }))
+    };
+    let answer = legacy().send(target.address).await;
+    assert!(answer.text().is_some(), "absent, before there were any: {answer:?}");
+    let answer = legacy().add("Mcp-Param-Region", "us").send(target.address).await;
+    assert_eq!((answer.status, answer.code()), (400, HEADER), "wrong, before there were any: {answer:?}");
+    assert_eq!(fixture.seen.runs(), 7);
 }
 
 /// Row 44. Who calls is what the layer in front says, nothing else.

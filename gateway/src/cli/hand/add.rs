@@ -36,25 +36,25 @@ pub(in crate::cli) struct Options {
     #[arg(long, conflicts_with = "command")]
     url: Option<String>,
     /// URL: a header of every request; may be repeated
-    #[arg(long = "header", value_name = "NAME: VALUE", value_parser = header, requires = "url")]
+    #[arg(long = "header", value_name = "NAME: VALUE", value_parser = header, requires = "url", conflicts_with = "command")]
     headers: Vec<(String, Source)>,
     /// URL: a header whose value is in the gateway's environment, perhaps behind a word: 'Authorization=Bearer NAME'
-    #[arg(long, value_name = "HEADER=NAME", value_parser = from_variable, requires = "url")]
+    #[arg(long, value_name = "HEADER=NAME", value_parser = from_variable, requires = "url", conflicts_with = "command")]
     header_env: Vec<(String, Source)>,
     /// URL: a header whose value is in a file that only you can read: 'Authorization=Bearer /path'
-    #[arg(long, value_name = "HEADER=PATH", value_parser = from_file, requires = "url")]
+    #[arg(long, value_name = "HEADER=PATH", value_parser = from_file, requires = "url", conflicts_with = "command")]
     header_file: Vec<(String, Source)>,
     /// Command: a variable of its environment; may be repeated
-    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = plain, requires = "command")]
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = plain, requires = "command", conflicts_with = "url")]
     variables: Vec<(String, Source)>,
     /// Command: a variable whose value is in the gateway's environment
-    #[arg(long, value_name = "NAME=NAME", value_parser = from_variable, requires = "command")]
+    #[arg(long, value_name = "NAME=NAME", value_parser = from_variable, requires = "command", conflicts_with = "url")]
     env_from: Vec<(String, Source)>,
     /// Command: a variable whose value is in a file that only you can read
-    #[arg(long, value_name = "NAME=PATH", value_parser = from_file, requires = "command")]
+    #[arg(long, value_name = "NAME=PATH", value_parser = from_file, requires = "command", conflicts_with = "url")]
     env_file: Vec<(String, Source)>,
     /// Command: its working directory [default: the current one]
-    #[arg(long, value_name = "DIR", requires = "command")]
+    #[arg(long, value_name = "DIR", requires = "command", conflicts_with = "url")]
     directory: Option<PathBuf>,
     /// MCP server: which era it speaks [default: auto]
     #[arg(long, value_enum, conflicts_with_all = ["mounts", "network"])]

@@ -9,21 +9,27 @@ use http::header::HeaderName;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::headers;
 use super::refusal::Refusal;
+use super::{Era, headers};
 
 /// What such a header's name begins with.
 const PREFIX: &str = "mcp-param-";
 /// The annotation in a schema.
 const ANNOTATION: &str = "x-mcp-header";
 
-/// Holds every `Mcp-Param-*` header of a `tools/call` against the arguments in `body`.
-pub(super) fn check(headers: &HeaderMap, schema: &Map<String, Value>, body: &[u8]) -> Result<(), Refusal> {
+/// Holds every `Mcp-Param-*` header of a `tools/call` against the arguments in `body`. A client from before 2026-07-28
+/// knows of no such headers and need not send any.
+pub(super) fn check(
+    headers: &HeaderMap,
+    schema: &Map<String, Value>,
+    body: &[u8],
+    era: Era,
+) -> Result<(), Refusal> {
     let mut annotated = Vec::new();
     collect(schema, &mut Vec::new(), &mut annotated);
     let present: HashSet<&str> =
         headers.keys().map(HeaderName::as_str).filter(|name| name.starts_with(PREFIX)).collect();
-    if annotated.is_empty() && present.is_empty() {
+    if present.is_empty() && (annotated.is_empty() || era == Era::Legacy) {
         return Ok(());
     }
     let arguments = arguments(body)?;

@@ -51,6 +51,7 @@ impl Answer {
         http: &Http,
         id: u64,
         era: Era,
+        spoken: &Spoken,
         response: Response<Body>,
     ) -> Result<Self, Failure> {
         let status = response.status();
@@ -65,7 +66,7 @@ impl Answer {
             return Err(Failure::Nonsense(format!("HTTP status {status}, content type {kind:?}")));
         } else {
             // Errors of the protocol come with a status of their own.
-            match http.refusal(response, era == Era::Legacy).await {
+            match http.refusal(response, spoken).await {
                 (_, gone @ Failure::SessionGone) => return Err(gone),
                 (Some(Incoming::Response { reply: Err(error), .. }), _) => {
                     let id = serde_json::Value::from(id);

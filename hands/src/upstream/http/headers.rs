@@ -48,12 +48,16 @@ pub(super) fn is_of_protocol(name: &HeaderName) -> bool {
 pub(super) fn encoded(text: &str) -> HeaderValue {
     let space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
     let bytes = text.as_bytes();
+    let looks_packed = text.starts_with("=?base64?") && text.ends_with("?=");
     let plain = bytes.iter().all(|byte| (0x20..=0x7e).contains(byte))
         && !space(bytes.first())
         && !space(bytes.last())
-        && !(text.starts_with("=?base64?") && text.ends_with("?="));
-    let packed = |_| HeaderValue::from_str(&format!("=?base64?{}?=", BASE64_STANDARD.encode(bytes)));
-    let value = if plain { HeaderValue::from_str(text) } else { packed(()) };
+        && !looks_packed;
+    let value = if plain {
+        HeaderValue::from_str(text)
+    } else {
+        HeaderValue::from_str(&format!("=?base64?{}?=", BASE64_STANDARD.encode(bytes)))
+    };
     // Neither form has a byte that a header can't have.
     value.unwrap_or_else(|_| HeaderValue::from_static(""))
 }

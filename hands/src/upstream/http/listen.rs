@@ -56,5 +56,6 @@ pub(crate) async fn listen(http: &Http, spoken: &Spoken, mut take: impl FnMut(In
 
 /// Whether a refusal may pass.
 fn later(status: StatusCode) -> bool {
-    status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED || status == StatusCode::TOO_MANY_REQUESTS
+    status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED
+        || status == StatusCode::TOO_MANY_REQUESTS
 }

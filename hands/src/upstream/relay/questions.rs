@@ -14,7 +14,11 @@ const INVALID_PARAMS: i64 = -32602;
 ///
 /// What a client can't do is an error, as for a client that never declared it (2025-11-25, client/sampling,
 /// client/roots, client/elicitation): `decline` would say that a person had refused.
-pub(super) async fn answer_question(ask: &dyn Ask, method: &str, mut params: Object) -> Result<Value, RpcError> {
+pub(super) async fn answer_question(
+    ask: &dyn Ask,
+    method: &str,
+    mut params: Object,
+) -> Result<Value, RpcError> {
     // The server's own token and keys mean nothing to whoever is asked.
     if let Some(Value::Object(meta)) = params.get_mut("_meta") {
         meta.remove("progressToken");

@@ -13,7 +13,7 @@ use super::questions::answer_question;
 use crate::mcp::{Notice, Object, RpcError};
 use crate::upstream::connection::{Connection, is_question, severity};
 use crate::upstream::http::ParamHeader;
-use crate::upstream::wire::{Event, Failure, Incoming, METHOD_NOT_FOUND, Outgoing};
+use crate::upstream::wire::{Era, Event, Failure, Incoming, METHOD_NOT_FOUND, Outgoing};
 
 /// How many questions of a server may wait for their answers at a time, in one call.
 const QUESTIONS_MAX: usize = 16;
@@ -61,6 +61,14 @@ impl Round<'_, '_> {
             match event {
                 Event::Answer(answer) => return Ok(Turn::Answer(answer)),
                 Event::Notification { method, params } => self.news(&method, params),
+                Event::Question { method, .. } if self.connection.era() == Era::Modern => {
+                    // It must not (2026-07-28, basic), and there is no way to answer.
+                    tracing::debug!(
+                        hand.name = self.connection.hand(),
+                        method,
+                        "a stateless server asked: dropped"
+                    );
+                }
                 Event::Question { id, method, params } => {
                     if is_question(&method) && asked.len() < QUESTIONS_MAX {
                         let (connection, ask) = (self.connection, &self.relay.context.ask);
