@@ -9,9 +9,7 @@ use hands::mcp::{Object, Reply, RpcError};
 use hands::{Content, Ending, Outcome};
 use serde_json::{Value, json};
 
-use crate::session::{
-    Body, CallOutcome, Event, EventId, Holds, OutputRef, ResultRest, Seq, SessionId,
-};
+use crate::session::{Body, CallOutcome, Event, EventId, Holds, OutputRef, ResultRest, Seq, SessionId};
 
 /// Most characters of text that an answer shows. The rest is stored beside the log.
 pub(super) const SHOWN_CHARS_MAX: usize = 48_000;

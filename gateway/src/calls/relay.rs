@@ -61,7 +61,10 @@ impl Inner {
             Err(why) => return Ok(unlogged(relay.session, failed(why))),
         };
         let Some(face) = relay.hand.hand.mcp() else {
-            return Ok(unlogged(relay.session, failed(format!("the hand {} is no MCP server", relay.hand.name))));
+            return Ok(unlogged(
+                relay.session,
+                failed(format!("the hand {} is no MCP server", relay.hand.name)),
+            ));
         };
         let context = context(line, &relay.caller);
         let reply = match face.request(&in_use.instance.handle, relay.request.clone(), context).await {
@@ -109,7 +112,8 @@ impl Inner {
             Ok(outcome) => outcome,
             Err(HandError::Lost { may_have_run, why }) => {
                 self.leases.drop_lost(&in_use).await;
-                let mut answer = ended(ask.session, Outcome::error(lost_text(&ask.hand, &why, may_have_run)), None);
+                let mut answer =
+                    ended(ask.session, Outcome::error(lost_text(&ask.hand, &why, may_have_run)), None);
                 answer.outcome = CallOutcome::Lost;
                 return Ok(answer);
             }

@@ -21,8 +21,8 @@ use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-pub(super) use self::news::Heard;
 use self::known::Known;
+pub(super) use self::news::Heard;
 use self::parked::Parked;
 use super::Face;
 use super::results::{Cached, finish};
@@ -37,8 +37,7 @@ const PROGRESS_TOKEN: &str = "progressToken";
 const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 /// The levels of log messages (RFC 5424), least severe first.
-const LEVELS: [&str; 8] =
-    ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
+const LEVELS: [&str; 8] = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
 /// What a client from before 2026-07-28 hears that has set no level.
 const LEVEL_DEFAULT: &str = "info";
 
@@ -129,11 +128,9 @@ impl Face {
 pub(super) fn capabilities(asked: &Asked<'_>) -> Object {
     let declared = match asked.era {
         Era::Modern => asked.context.meta.0.0.get(CAPABILITIES).cloned(),
-        Era::Legacy => asked
-            .context
-            .peer
-            .peer_info()
-            .and_then(|info| serde_json::to_value(&info.capabilities).ok()),
+        Era::Legacy => {
+            asked.context.peer.peer_info().and_then(|info| serde_json::to_value(&info.capabilities).ok())
+        }
     };
     match declared {
         Some(Value::Object(declared)) => declared,

@@ -35,7 +35,6 @@ const FOLLOWED: Duration = Duration::from_secs(5);
 /// How far the clocks of two gateways on one database may be apart.
 const CLOCK_SKEW: SignedDuration = SignedDuration::from_secs(1);
 
-
 /// What a subscriber wants to hear of.
 #[derive(Clone, Default)]
 struct Wants {
@@ -137,12 +136,7 @@ impl Face {
         Ok(())
     }
 
-    fn want(
-        &self,
-        view: &View,
-        uri: String,
-        context: &RequestContext<RoleServer>,
-    ) -> Result<(), ErrorData> {
+    fn want(&self, view: &View, uri: String, context: &RequestContext<RoleServer>) -> Result<(), ErrorData> {
         let now = clock::now();
         let mut wants = self.told.wants.lock().unwrap_or_else(PoisonError::into_inner);
         let wants = wants.get_or_insert_with(|| self.begin_telling(view, context.peer.clone()));
@@ -264,12 +258,17 @@ struct Teller {
 }
 
 /// What a hand offers, as lists show it.
-#[derive(PartialEq)]
 struct Offered {
     hand: HandName,
     tools: Arc<Vec<Tool>>,
     prompts: Arc<Vec<Arc<Object>>>,
     catalogue: Option<Arc<Catalogue>>,
+}
+
+/// One list of all hands, without those that have nothing on it.
+fn on_list<T: PartialEq>(all: &[Offered], list: impl Fn(&Offered) -> Vec<T>) -> Vec<(&HandName, Vec<T>)> {
+    let lists = all.iter().map(|offered| (&offered.hand, list(offered)));
+    lists.filter(|(_, list)| !list.is_empty()).collect()
 }
 
 impl Teller {
@@ -394,7 +393,7 @@ impl Teller {
     fn unfollow(&mut self, uri: &str) {
         if let Some(following) = self.followed.remove(uri) {
             following.abort();
-            self.holding.send_modify(|holding| drop(holding.remove(uri)));
+            self.holding.send_if_modified(|holding| holding.remove(uri));
         }
     }
 
@@ -415,15 +414,12 @@ impl Teller {
         let now = self.offers();
         let before = std::mem::replace(&mut self.offered, now);
         let now = &self.offered;
-        let same = |same: fn(&Offered, &Offered) -> bool| {
-            before.len() == now.len() && before.iter().zip(now).all(|(a, b)| a.hand == b.hand && same(a, b))
-        };
-        let tools = same(|a, b| a.tools == b.tools);
-        let prompts = same(|a, b| a.prompts == b.prompts);
-        let resources = same(|a, b| match (&a.catalogue, &b.catalogue) {
-            (Some(a), Some(b)) => (&a.resources, &a.templates) == (&b.resources, &b.templates),
-            (None, None) => true,
-            _ => false,
+        let same = |list: fn(&Offered) -> Vec<Arc<Object>>| on_list(&before, list) == on_list(now, list);
+        let tools = on_list(&before, |it| it.tools.to_vec()) == on_list(now, |it| it.tools.to_vec());
+        let prompts = same(|it| it.prompts.to_vec());
+        let resources = same(|it| {
+            let catalogue = it.catalogue.iter();
+            catalogue.flat_map(|it| it.resources.iter().chain(&it.templates).cloned()).collect()
         });
         let wants = self.wants.borrow().clone();
         for (same, wanted, notice) in [

@@ -199,6 +199,7 @@ fn list(asked: &Asked<'_>, of: &str, items: Vec<Value>, next: Option<String>) ->
 }
 
 /// Whether URIs are as clients of the whole gateway see them.
+#[derive(Clone, Copy)]
 enum Uris {
     Shown,
     Own,

@@ -79,7 +79,6 @@ impl Face {
     }
 
     /// Begins the call.
-    #[expect(clippy::type_complexity, reason = "what is wrong with the request, or with the call")]
     fn ask(
         &self,
         asked: &Asked<'_>,

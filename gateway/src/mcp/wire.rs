@@ -281,9 +281,9 @@ impl Guard {
     }
 
     /// Where a message goes whose headers and params are right.
-    fn route(&self, parts: Parts, body: Bytes, envelope: &Envelope, era: Era) -> Result<To, Refusal> {
+    fn route(&self, parts: Parts, body: &Bytes, envelope: &Envelope, era: Era) -> Result<To, Refusal> {
         let read = || {
-            let read = raw::read(self.settings.raw_methods, envelope, &body);
+            let read = raw::read(self.settings.raw_methods, envelope, body);
             read.map(Box::new).map_err(|error| Refusal::InvalidRequest(error.to_string()))
         };
         let session = parts.headers.get(headers::SESSION_ID).and_then(|id| id.to_str().ok());
@@ -291,7 +291,7 @@ impl Guard {
             (Era::Modern, _, _) | (Era::Legacy, Kind::Response, Some(_))
                 if let Err(refused) = modern::check_forms(&parts.headers) =>
             {
-                To::Nobody(Box::new(refused))
+                To::Nobody(refused)
             }
             (Era::Modern, Kind::Request(_), _) => To::Handler(read()?, Box::new(parts)),
             (Era::Modern, Kind::Notification, _) => To::Nobody(Box::new(modern::accepted())),
@@ -346,7 +346,7 @@ impl Guard {
             Kind::Request(id) => Some(id.clone()),
             Kind::Notification | Kind::Response => None,
         };
-        let to = self.route(parts, body, envelope, era)?;
+        let to = self.route(parts, &body, envelope, era)?;
         Ok(Passed { to, opening, answers, held })
     }
 

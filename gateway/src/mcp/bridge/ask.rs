@@ -22,8 +22,8 @@ pub(super) fn incapable(questions: &Object, declared: &Object) -> Option<String>
             }
             // Declared empty it means forms, as it did before there were others.
             "elicitation/create" => {
-                let forms = has("elicitation")
-                    && (within("elicitation", "form") || !within("elicitation", "url"));
+                let forms =
+                    has("elicitation") && (within("elicitation", "form") || !within("elicitation", "url"));
                 (!forms).then(|| "elicitation".to_owned())
             }
             "sampling/createMessage" if param("tools").is_some() || param("toolChoice").is_some() => {

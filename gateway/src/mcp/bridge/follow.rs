@@ -65,7 +65,7 @@ impl Followed {
                 (pause, missed) = (PAUSE, Missed::Something);
             }
             tracing::debug!(hand.name = %self.hand.name, error = error::chain(&error), "a resource is not followed for now");
-            self.holding.send_modify(|holding| drop(holding.remove(&self.uri)));
+            self.holding.send_if_modified(|holding| holding.remove(&self.uri));
             tokio::time::sleep(pause).await;
             pause = PAUSE_MAX.min(pause * 2);
         }
@@ -84,7 +84,7 @@ impl Followed {
         let face = self.hand.hand.mcp().ok_or(FollowError::NoServer)?;
         let (sender, mut updates) = mpsc::channel(UPDATES_MAX);
         face.follow(&in_use.instance.handle, self.own.clone(), sender).await?;
-        self.holding.send_modify(|holding| drop(holding.insert(self.uri.clone())));
+        self.holding.send_if_modified(|holding| holding.insert(self.uri.clone()));
         if missed == Missed::Something && self.updates.send(self.uri.clone()).await.is_err() {
             return Ok(());
         }

@@ -7,7 +7,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use futures_util::FutureExt as _;
 
 use crate::access::Principal;
-use crate::session::{By, Changes, SessionError, SessionId, SessionInfo, SessionRef, SessionStatus, Sessions};
+use crate::session::{
+    By, Changes, SessionError, SessionId, SessionInfo, SessionRef, SessionStatus, Sessions,
+};
 
 /// Principals whose sessions are remembered before all are forgotten.
 const PRINCIPALS_MAX: usize = 1_024;

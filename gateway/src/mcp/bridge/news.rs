@@ -6,12 +6,12 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use hands::mcp::{Notice, Object, Unasked};
+use rmcp::RoleServer;
 use rmcp::model::{
-    CustomNotification, NotificationMetaObject, MetaObject, ProgressNotificationParam, ProgressToken,
+    CustomNotification, MetaObject, NotificationMetaObject, ProgressNotificationParam, ProgressToken,
     ServerNotification,
 };
 use rmcp::service::RequestContext;
-use rmcp::RoleServer;
 use serde_json::Value;
 use tokio::time::Instant;
 

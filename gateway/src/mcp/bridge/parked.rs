@@ -80,8 +80,8 @@ impl Parked {
         waiting.sort_unstable();
         let given_up = waiting.first().filter(|_| waiting.len() >= WAITING_MAX);
         let given_up = given_up.and_then(|oldest| table.calls.remove(oldest));
-        let (principal_of, _taken) = (principal.clone(), taken.clone().drop_guard());
-        table.calls.insert(id, Call { principal: principal_of, subject, ticket, question, _taken });
+        let (owner, guard) = (principal.clone(), taken.clone().drop_guard());
+        table.calls.insert(id, Call { principal: owner, subject, ticket, question, _taken: guard });
         drop(table);
         // Not under the lock: it cancels the call.
         drop(given_up);
@@ -133,11 +133,8 @@ impl Parked {
         drop(table);
         let answers = asked.params.get("inputResponses").and_then(Value::as_object);
         // What nobody asked for is left out.
-        let answers: Object = question
-            .asked
-            .keys()
-            .filter_map(|key| Some((key.clone(), answers?.get(key)?.clone())))
-            .collect();
+        let answers: Object =
+            question.asked.keys().filter_map(|key| Some((key.clone(), answers?.get(key)?.clone()))).collect();
         if answers.len() < question.asked.len() && question.is_open() {
             return Ok(Some(Retried::Again(ticket, question)));
         }

@@ -67,9 +67,10 @@ impl Face {
         asked: Asked<'_>,
         method: &'static str,
     ) -> Result<Object, ErrorData> {
-        let offered = self.in_view(&asked.view)?.iter().any(|hand| {
-            hand.catalogue().is_some_and(|catalogue| declares_tasks(&catalogue.capabilities))
-        });
+        let offered = self
+            .in_view(&asked.view)?
+            .iter()
+            .any(|hand| hand.catalogue().is_some_and(|catalogue| declares_tasks(&catalogue.capabilities)));
         if asked.era == Era::Legacy || !offered {
             return Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, method, None));
         }

@@ -34,7 +34,7 @@ pub(super) struct Serving {
 }
 
 /// Refuses what is sent or wanted in another form than the transport has.
-pub(super) fn check_forms(headers: &HeaderMap) -> Result<(), Response<Body>> {
+pub(super) fn check_forms(headers: &HeaderMap) -> Result<(), Box<Response<Body>>> {
     let essence = |text: &str| text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let accepted: Vec<String> = headers
         .get_all(ACCEPT)
@@ -46,12 +46,12 @@ pub(super) fn check_forms(headers: &HeaderMap) -> Result<(), Response<Body>> {
     let accepts = |form: &str| accepted.iter().any(|accepted| accepted == form);
     if !accepts(JSON) || !accepts(EVENT_STREAM) {
         let hint = "Not Acceptable: Client must accept both application/json and text/event-stream";
-        return Err(plain(StatusCode::NOT_ACCEPTABLE, hint));
+        return Err(Box::new(plain(StatusCode::NOT_ACCEPTABLE, hint)));
     }
     let sent = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(essence);
     if sent.as_deref() != Some(JSON) {
         let hint = "Unsupported Media Type: Content-Type must be application/json";
-        return Err(plain(StatusCode::UNSUPPORTED_MEDIA_TYPE, hint));
+        return Err(Box::new(plain(StatusCode::UNSUPPORTED_MEDIA_TYPE, hint)));
     }
     Ok(())
 }

@@ -7,8 +7,8 @@
 use std::mem;
 
 use rmcp::model::{
-    ClientJsonRpcMessage, ClientRequest, ClientResult, CustomRequest, CustomResult, GetExtensions, MetaObject,
-    RequestId, RequestMetaObject,
+    ClientJsonRpcMessage, ClientRequest, ClientResult, CustomRequest, CustomResult, GetExtensions,
+    MetaObject, RequestId, RequestMetaObject,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value};

@@ -53,8 +53,8 @@ impl Replays {
     /// None yet; their tasks are `tasks`.
     pub(super) fn new(tasks: TaskTracker) -> Self {
         let over = CancellationToken::new();
-        let _end = over.clone().drop_guard();
-        Self { tasks, _end, over, streams: Arc::default(), answering: Mutex::default() }
+        let guard = over.clone().drop_guard();
+        Self { tasks, _end: guard, over, streams: Arc::default(), answering: Mutex::default() }
     }
 
     /// The stream that answers one request; it outlives its reader.
@@ -79,15 +79,15 @@ impl Replays {
         &self,
         request: &RequestId,
         message: ServerJsonRpcMessage,
-    ) -> Result<(), ServerJsonRpcMessage> {
+    ) -> Option<ServerJsonRpcMessage> {
         let kept = lock(&self.answering).get(request).and_then(Weak::upgrade);
-        let Some(kept) = kept else { return Err(message) };
+        let Some(kept) = kept else { return Some(message) };
         let mut kept = lock(&kept);
         if kept.ended {
-            return Err(message);
+            return Some(message);
         }
         kept.push(ServerSseMessage::from_message(message));
-        Ok(())
+        None
     }
 
     /// A stream that nobody has to have received: it ends with its reader, and its reader with a lag.

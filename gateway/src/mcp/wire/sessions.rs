@@ -361,7 +361,7 @@ impl Watched {
         let Some(About(request)) = about else { return Some(message) };
         let replays = lock(&self.bound).get(&self.id).map(|session| session.replays.clone());
         match replays {
-            Some(replays) => replays.say(&request, message).err(),
+            Some(replays) => replays.say(&request, message),
             None => Some(message),
         }
     }
