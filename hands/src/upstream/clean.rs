@@ -136,9 +136,8 @@ fn check_name(name: &str, kind: Kind) -> Result<(), String> {
 }
 
 fn tool(tool: &mut Object, changes: &mut Vec<String>) -> Result<(), String> {
-    let schema = match tool.get_mut("inputSchema") {
-        Some(Value::Object(schema)) => schema,
-        _ => return Err("it has no inputSchema that is an object".to_owned()),
+    let Some(Value::Object(schema)) = tool.get_mut("inputSchema") else {
+        return Err("it has no inputSchema that is an object".to_owned());
     };
     match schema.get("type") {
         Some(Value::String(kind)) if kind == "object" => {}

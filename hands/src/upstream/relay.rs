@@ -4,11 +4,13 @@
 mod questions;
 mod round;
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::HeaderValue;
 use serde_json::Value;
+use tokio::time::Sleep;
 
 use self::round::{Round, Turn};
 use super::connection::Connection;
@@ -148,8 +150,8 @@ impl Relay<'_> {
     async fn rounds(
         &self,
         connection: &Arc<Connection>,
-        mut cancelled: std::pin::Pin<&mut impl Future<Output = ()>>,
-        mut deadline: std::pin::Pin<&mut tokio::time::Sleep>,
+        mut cancelled: Pin<&mut impl Future<Output = ()>>,
+        mut deadline: Pin<&mut Sleep>,
         asked: &AtomicBool,
     ) -> Result<Ended, Failure> {
         let caller = &self.context.caller;
@@ -187,30 +189,43 @@ impl Relay<'_> {
                 return Ok(Ended::Reply(self.judge(result, connection.era())));
             }
             asked.store(true, Ordering::Relaxed);
-            let state = result.remove("requestState");
-            let questions = match result.remove("inputRequests") {
-                Some(Value::Object(questions)) => questions,
-                _ => Object::new(),
-            };
-            let asking = self.context.ask.ask(questions);
-            let responses = tokio::select! {
-                biased;
-                () = cancelled.as_mut() => return Ok(Ended::Cancelled),
-                () = deadline.as_mut() => return Ok(Ended::TimedOut),
-                responses = asking => responses,
-            };
-            match responses {
-                Ok(responses) => answers = Some((responses, state)),
-                Err(Unasked::GivenUp) => return Ok(Ended::Cancelled),
-                Err(Unasked::Refused(error)) => return Ok(Ended::Reply(Reply::Error(error))),
-                Err(Unasked::Incapable(what)) => {
-                    let why = format!("the server asks for {what}, which the client did not declare");
-                    return Ok(Ended::Reply(Reply::Error(internal(why))));
-                }
+            match self.put(&mut result, cancelled.as_mut(), deadline.as_mut()).await {
+                Ok(answered) => answers = Some(answered),
+                Err(ended) => return Ok(ended),
             }
         }
         let why = format!("the server asked {ROUNDS_MAX} times in one call, which is the limit");
         Ok(Ended::Reply(Reply::Error(internal(why))))
+    }
+
+    /// Puts the questions in a result to whoever called. The answers, with the state that goes back with them; or how the
+    /// call ends without any.
+    async fn put(
+        &self,
+        result: &mut Object,
+        cancelled: Pin<&mut impl Future<Output = ()>>,
+        deadline: Pin<&mut Sleep>,
+    ) -> Result<(Object, Option<Value>), Ended> {
+        let state = result.remove("requestState");
+        let questions = match result.remove("inputRequests") {
+            Some(Value::Object(questions)) => questions,
+            _ => Object::new(),
+        };
+        let responses = tokio::select! {
+            biased;
+            () = cancelled => return Err(Ended::Cancelled),
+            () = deadline => return Err(Ended::TimedOut),
+            responses = self.context.ask.ask(questions) => responses,
+        };
+        match responses {
+            Ok(responses) => Ok((responses, state)),
+            Err(Unasked::GivenUp) => Err(Ended::Cancelled),
+            Err(Unasked::Refused(error)) => Err(Ended::Reply(Reply::Error(error))),
+            Err(Unasked::Incapable(what)) => {
+                let why = format!("the server asks for {what}, which the client did not declare");
+                Err(Ended::Reply(Reply::Error(internal(why))))
+            }
+        }
     }
 
     /// What a result is to the caller that asks for nothing.

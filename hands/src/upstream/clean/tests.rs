@@ -1,3 +1,5 @@
+//! Definitions as hostile, careless and good servers give them.
+
 use serde_json::json;
 
 use super::*;
