@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::results::{Cached, bad_cursor, finish, object};
 use super::service::Asked;
+use super::wire::Era;
 use super::{Face, HandsInView, View, resources, session_tools, uris};
 use crate::clock;
 use crate::error;
@@ -47,8 +48,8 @@ impl Face {
         }
         for hand in self.in_view(&asked.view)? {
             let named = |tool: &hands::Tool| match asked.view.hands {
-                HandsInView::All => shown(&hand, tool, hand.full_name(tool), Uris::Shown),
-                HandsInView::One(_) => shown(&hand, tool, tool.name.clone(), Uris::Own),
+                HandsInView::All => shown(&hand, tool, hand.full_name(tool), Uris::Shown, asked.era),
+                HandsInView::One(_) => shown(&hand, tool, tool.name.clone(), Uris::Own, asked.era),
             };
             tools.extend(hand.tools().iter().map(named).map(Value::Object));
         }
@@ -206,12 +207,20 @@ enum Uris {
 }
 
 /// A hand's tool as `tools/list` has it.
-fn shown(hand: &Registered, tool: &hands::Tool, name: String, uris: Uris) -> Object {
+fn shown(hand: &Registered, tool: &hands::Tool, name: String, uris: Uris, era: Era) -> Object {
     if let Some(definition) = &tool.definition {
         let mut shown = (**definition).clone();
         shown.insert("name".to_owned(), name.into());
         if let Uris::Shown = uris {
             uris::rewrite_definition(&hand.name, &mut shown);
+        }
+        // Before 2026-07-28 structured content is an object, and so is what is said of it.
+        if era == Era::Legacy
+            && shown
+                .get("outputSchema")
+                .is_some_and(|schema| schema.get("type").is_none_or(|it| it != "object"))
+        {
+            shown.remove("outputSchema");
         }
         return shown;
     }

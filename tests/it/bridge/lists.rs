@@ -25,6 +25,11 @@ async fn definitions_are_shown_whole_under_the_views_names() -> Result<()> {
         shown["name"] = "region".into();
         shown["_meta"]["ui"]["resourceUri"] = "ui://panel".into();
         assert_eq!(shown, own);
+        let schema = |name: &str| Some(named(&one["tools"], name)?.get("outputSchema").is_some());
+        assert_eq!(
+            (schema("structured"), schema("news"), schema("odd")),
+            (Some(era == Era::Modern), Some(true), Some(false))
+        );
         assert!(named(&one["tools"], "session_list").is_none() && all["nextCursor"].is_null());
         assert_eq!(all.get("ttlMs").is_some(), era == Era::Modern);
 

@@ -76,6 +76,8 @@ fn catalogue() -> Catalogue {
     let tool = |name: &str| json!({"name": name, "description": name, "inputSchema": schema, "vendor": name});
     let names = ["odd", "structured", "news", "ask", "fail", "slow", "big", "who", "lost", "task", "echo"];
     let mut tools: Vec<Value> = names.iter().map(|name| tool(name)).collect();
+    tools[1]["outputSchema"] = json!({"anyOf": [{"type": "object"}, {"type": "null"}]});
+    tools[2]["outputSchema"] = json!({"type": "object"});
     tools.push(json!({
         "name": "region", "title": "Region", "icons": [{"src": "x"}], "execution": {"later": 1},
         "inputSchema": {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}},
