@@ -48,7 +48,7 @@ def server(a, record):
 def run(a, claude, entry, tools, model):
     """Claude Code in a home of its own, talking to nobody but loopback."""
     home = os.path.join(a.work, "home")
-    os.makedirs(home)
+    os.makedirs(home, exist_ok=True)
     config = os.path.join(a.work, "mcp.json")
     with open(config, "w") as file:
         json.dump({"mcpServers": {SERVER: entry}}, file)

@@ -31,12 +31,13 @@ def parse(name, add=None):
     parser.add_argument("--then", default=[], type=json.loads, help="JSON list of further calls: [tool, arguments, expected text]")
     parser.add_argument("--timeout", type=float, default=90, help="seconds")
     parser.add_argument("--log", help="wire record (JSON lines); default: in a scratch folder")
+    parser.add_argument("--work", help="a folder for what the client keeps; default: a scratch folder")
     if add:
         add(parser)
     a = parser.parse_args()
     a.name = name
     a.calls = [(a.tool, a.arguments, a.expect), *map(tuple, a.then)]
-    a.work = tempfile.mkdtemp(prefix="mcp-client-")
+    a.work = a.work or tempfile.mkdtemp(prefix="mcp-client-")
     a.log = a.log or os.path.join(a.work, "wire.jsonl")
     return a
 

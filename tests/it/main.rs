@@ -10,6 +10,7 @@ mod crash;
 mod database;
 mod hand;
 mod leases;
+mod limits;
 mod log;
 mod lossless;
 mod mcp;

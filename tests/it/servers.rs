@@ -38,8 +38,10 @@ async fn through_the_typescript_client() -> Result<()> {
 
 async fn passes(script: &str, options: &[&str]) -> Result<()> {
     let scratch = tempfile::tempdir()?;
-    let files = scratch.path().join("files");
-    fs::create_dir(&files)?;
+    // Where Claude Code lives: it tells servers that this is its root, and the server of files then keeps to it.
+    let work = scratch.path().join("work");
+    let files = work.join("home");
+    fs::create_dir_all(&files)?;
     let page = Page::serve().await?;
     let mark = scratch.path().to_string_lossy().into_owned();
     let mut gateway =
@@ -52,7 +54,7 @@ async fn passes(script: &str, options: &[&str]) -> Result<()> {
     let mut command = Command::new(folder("clients").join(script));
     command
         .args(options)
-        .args(["--token", &gateway.owner_token()?, "--timeout", "240"])
+        .args(["--token", &gateway.owner_token()?, "--timeout", "240", "--work", &work.to_string_lossy()])
         .args(["--expect", first[2].as_str().unwrap_or_default(), "--then", &json!(then).to_string()])
         .args([&gateway.session_url("demo"), first[0].as_str().unwrap_or_default(), &first[1].to_string()]);
     let output = tokio::task::spawn_blocking(move || command.output()).await??;
