@@ -54,7 +54,9 @@ async fn large_results_are_carried_and_memory_stays_bounded() -> Result<()> {
     let (_fixture, gateway) = gateway(&[], "").await?;
     for era in ERAS {
         let client = client(&gateway, era).await?;
-        for size in [MIB, 10 * MIB, 60 * MIB] {
+        // The largest once: a debug build takes its time.
+        let largest = if era == Era::Modern { 60 * MIB } else { 10 * MIB };
+        for size in [MIB, 10 * MIB, largest] {
             let message = whole(&client, era, &json!(7), "big", json!({"bytes": size})).await?;
             let carried = text(&message["result"]).len();
             ensure!(carried == size, "{era:?} {size}: {carried} bytes, {}", start(&message));
@@ -74,8 +76,9 @@ async fn large_arguments_are_refused_with_the_limit_and_carried_when_it_is_raise
     let (_other, large) = gateway(&[], "[limits]\nbody_bytes = 8388608\n").await?;
     for era in ERAS {
         let arguments = json!({"text": long});
-        let refused = whole(&client(&small, era).await?, era, &json!(7), "echo", arguments.clone()).await?;
-        ensure!(refused.to_string().contains("4194304"), "the limit is not named: {}", start(&refused));
+        // No JSON-RPC message: it is refused before anybody looks what it says.
+        let refused = whole(&client(&small, era).await?, era, &json!(7), "echo", arguments.clone()).await;
+        ensure!(format!("{refused:?}").contains("at most 4194304"), "the limit is not named: {refused:?}");
         let carried = whole(&client(&large, era).await?, era, &json!(7), "echo", arguments).await?;
         ensure!(text(&carried["result"]).len() == long.len(), "{era:?}: {}", start(&carried));
     }
