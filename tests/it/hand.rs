@@ -48,6 +48,8 @@ macro_rules! tests_of {
     };
 }
 
+mod container;
+mod dockerd;
 mod every;
 mod posix;
 mod rig;
