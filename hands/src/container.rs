@@ -10,6 +10,7 @@
 //! as a daemon that was killed, is found by its labels.
 
 mod call;
+mod checkpoint;
 mod doctor;
 mod engine;
 mod image;
@@ -34,7 +35,9 @@ use self::engine::Engine;
 use self::instance::Instance;
 use crate::posix::{Posix, Surroundings};
 use crate::sandbox::{CopyError, Limits, WORKSPACE, copy};
-use crate::{Call, CallContext, Files, Hand, HandError, Handle, InstanceId, Lease, Outcome, Tool};
+use crate::{
+    Call, CallContext, Checkpoints, Files, Hand, HandError, Handle, InstanceId, Lease, Outcome, Tool,
+};
 
 /// Where a Docker daemon listens when nobody says otherwise.
 pub const DEFAULT_HOST: &str = "unix:///var/run/docker.sock";
@@ -158,7 +161,7 @@ pub struct Container {
 /// What the tasks of a hand share.
 struct Shared {
     config: ContainerConfig,
-    engine: Engine,
+    engine: Arc<Engine>,
     /// What is being done before a container can be made, such as pulling an image.
     news: watch::Sender<Option<String>>,
     /// Locked while the image is looked for, so that it is pulled once.
@@ -205,7 +208,7 @@ impl Container {
         let tasks = TaskTracker::new();
         let posix = Posix::new(surroundings(&config));
         let shared = Shared {
-            engine: Engine::new(&config),
+            engine: Arc::new(Engine::new(&config)),
             news: watch::Sender::new(None),
             image: Mutex::default(),
             instances: BlockingMutex::default(),
@@ -292,6 +295,10 @@ impl Hand for Container {
     }
 
     fn files(&self) -> Option<&dyn Files> {
+        Some(self)
+    }
+
+    fn checkpoints(&self) -> Option<&dyn Checkpoints> {
         Some(self)
     }
 

@@ -49,6 +49,8 @@ macro_rules! tests_of {
 }
 
 mod container;
+mod container_faults;
+mod container_limits;
 mod dockerd;
 mod every;
 mod posix;

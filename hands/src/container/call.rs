@@ -30,6 +30,8 @@ use crate::{END_GRACE, HandError};
 const LAST_WORDS: std::time::Duration = std::time::Duration::from_secs(2);
 /// Pause between two looks at what has ended and is not yet said to have.
 const LOOK: std::time::Duration = std::time::Duration::from_millis(10);
+/// Most bytes kept of what a wrapper or the daemon complains about.
+const MOST_COMPLAINT: usize = 4 * 1024;
 /// Bytes of input that are sent at once.
 const PIECE: usize = 32 * 1024;
 
@@ -46,8 +48,6 @@ struct Running<'a> {
     streams: Streams,
     /// Says when the instance goes beyond a limit.
     alarm: Option<watch::Receiver<Option<String>>>,
-    /// How many processes the memory limit had killed before.
-    killed: Option<String>,
     /// The wrapper, once it runs.
     wrapper: Option<u32>,
     /// How the call ended, when more of standard error may come.
@@ -92,7 +92,6 @@ impl Shell for Arc<Instance> {
         let cwd = command.cwd.clone().unwrap_or_else(|| WORKSPACE.into());
         let streams = command.streams;
         let (config, input) = exec(self, &token, command);
-        let killed = self.keeper.ask("killed").await;
         let exec = self.docker.create_exec(&self.container, config).await;
         let exec = match exec {
             Ok(exec) => exec.id,
@@ -122,7 +121,6 @@ impl Shell for Arc<Instance> {
             scan,
             streams,
             alarm,
-            killed,
             wrapper: None,
             code: None,
             complaint: Vec::new(),
@@ -154,6 +152,7 @@ impl Instance {
                 });
             }
         };
+        self.lose(why.clone());
         // Answers of the daemon's say that nothing was started.
         let answered = matches!(error, Error::DockerResponseServerError { .. });
         Err(HandError::Lost { may_have_run: may == MayHaveRun::Perhaps && !answered, why })
@@ -237,8 +236,10 @@ impl Running<'_> {
                 }
                 News::Output(LogOutput::StdErr { message }) => {
                     if self.wrapper.is_none() || self.streams == Streams::Merged {
-                        self.complaint.extend(message.iter().take(4096 - self.complaint.len().min(4096)));
-                    } else {
+                        let room = MOST_COMPLAINT - self.complaint.len().min(MOST_COMPLAINT);
+                        self.complaint.extend(message.iter().take(room));
+                    }
+                    if self.streams == Streams::Separate {
                         self.give(sink, From::Error, &message).await;
                     }
                 }
@@ -298,7 +299,7 @@ impl Running<'_> {
         let stop = self.stop.unwrap_or(Stop::Cancelled);
         if let Some(wrapper) = self.wrapper {
             let request = format!("end {} {wrapper}", self.token);
-            if let Ok(Some(_)) = timeout(END_GRACE, self.instance.keeper.ask(&request)).await {
+            if self.instance.keeper.ask(&request).await.is_some() {
                 return stopped(stop, self.instance.notices());
             }
         }
@@ -310,10 +311,7 @@ impl Running<'_> {
     async fn ended(self, code: i32) -> Result<Report, HandError> {
         let mut notes = self.instance.notices();
         if code != 0 {
-            let killed = self.instance.keeper.ask("killed").await;
-            if killed.is_some() && killed != self.killed {
-                notes.push("a process was killed by the memory limit of the container".to_owned());
-            }
+            notes.extend(self.instance.killed_for_memory().await);
         }
         self.instance.linger();
         Ok(Report { ended: Ended::Exit(code), notes })
@@ -336,6 +334,7 @@ impl Running<'_> {
             return report(Ended::Stopped(stop));
         }
         if let Some(why) = why {
+            instance.lose(why.clone());
             return Err(HandError::Lost { may_have_run: wrapper.is_some(), why });
         }
         let said = [scan.failure().unwrap_or_default(), String::from_utf8_lossy(&complaint).into()].concat();

@@ -11,7 +11,9 @@ use std::time::Duration;
 use bollard::Docker;
 use bollard::container::LogOutput;
 use bollard::errors::Error;
-use bollard::models::{ContainerCreateBody, HostConfig, HostConfigLogConfig, Mount, MountType};
+use bollard::models::{
+    ContainerCreateBody, HostConfig, HostConfigLogConfig, Mount, MountType, MountVolumeOptions,
+};
 use bollard::query_parameters::{
     AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, InspectContainerOptions,
     ListContainersOptionsBuilder, RemoveContainerOptionsBuilder, StartContainerOptions,
@@ -20,6 +22,7 @@ use futures_util::{Stream, StreamExt};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::engine::{Engine, Lack, root, status, why_gone};
 use super::keeper::{self, Keeper};
@@ -50,7 +53,6 @@ const ORDINARY: u32 = 1000;
 
 /// A running container.
 pub(super) struct Instance {
-    pub(super) id: InstanceId,
     pub(super) docker: Docker,
     /// The container's id.
     pub(super) container: String,
@@ -59,6 +61,8 @@ pub(super) struct Instance {
     pub(super) keeper: Keeper,
     pub(super) watch: Option<Arc<Watch>>,
     processes: u64,
+    /// How many processes its memory limit had killed, in the keeper's words, when that was last asked.
+    killed: Mutex<String>,
     calls: Semaphore,
     why: OnceLock<String>,
     /// Fires when the container can't be used any more.
@@ -67,7 +71,8 @@ pub(super) struct Instance {
     lingering: AtomicBool,
     /// What to tell the next call.
     notices: Mutex<Vec<String>>,
-    shared: Arc<Shared>,
+    engine: Arc<Engine>,
+    tasks: TaskTracker,
 }
 
 /// What a container says.
@@ -117,7 +122,6 @@ impl Instance {
         let (keeper, ready) = Keeper::new(attached.input);
         let bind = config.workspace == Workspace::Bind;
         let instance = Arc::new(Self {
-            id: lease.instance.clone(),
             docker,
             container: container.to_owned(),
             user,
@@ -125,12 +129,14 @@ impl Instance {
             keeper,
             watch: bind.then(|| Watch::new(lease.work.clone(), &config.limits)),
             processes: config.limits.processes,
+            killed: Mutex::default(),
             calls: Semaphore::new(CALLS),
             why: OnceLock::new(),
             gone: CancellationToken::new(),
             lingering: AtomicBool::new(false),
             notices: Mutex::default(),
-            shared: Arc::clone(shared),
+            engine: Arc::clone(&shared.engine),
+            tasks: shared.tasks.clone(),
         });
         shared.tasks.spawn(Arc::clone(&instance).listen(attached.output));
         if let Some(watch) = &instance.watch {
@@ -151,10 +157,13 @@ impl Instance {
             let why = self.why_lost().unwrap_or_else(|| "it did not say that it is ready".into());
             return lack(format!("the container did not start: {why}"), "see what docker events shows");
         };
-        if self.shell == ShellName::Bash && ready.contains("ready no") {
+        let mut words = ready.split(' ').skip(1);
+        let (bash, writable) = (words.next(), words.next());
+        *lock(&self.killed) = words.next().unwrap_or_default().to_owned();
+        if self.shell == ShellName::Bash && bash != Some("yes") {
             return lack("the image has no bash".into(), "set the hand's shell to sh, or use another image");
         }
-        if !ready.ends_with("yes") {
+        if writable != Some("yes") {
             let why = format!("user {} of the container can't write to {WORKSPACE} and /tmp", self.user);
             return lack(why, "set the hand's workspace to volume where the daemon is remote or rootless");
         }
@@ -191,7 +200,8 @@ impl Instance {
         self.why.get().cloned()
     }
 
-    fn lose(&self, why: impl Into<String>) {
+    /// Lets no further call start.
+    pub(super) fn lose(&self, why: impl Into<String>) {
         let _ = self.why.set(why.into());
     }
 
@@ -207,7 +217,7 @@ impl Instance {
         let removed = remove(&self.docker, &self.container).await;
         self.keeper.hang_up().await;
         self.gone.cancel();
-        removed.map_err(|error| self.shared.engine.explain(&error).into())
+        removed.map_err(|error| self.engine.explain(&error).into())
     }
 
     /// Waits until a call may start. The permit lasts as long as the call.
@@ -234,6 +244,13 @@ impl Instance {
         Err(HandError::Lost { may_have_run: false, why })
     }
 
+    /// Whether the memory limit has killed a process since this was last asked.
+    pub(super) async fn killed_for_memory(&self) -> Option<String> {
+        let killed = self.keeper.ask("killed").await?;
+        let before = std::mem::replace(&mut *lock(&self.killed), killed.clone());
+        (before != killed).then(|| "a process was killed by the memory limit of the container".into())
+    }
+
     /// What happened since the last call that it should be told.
     pub(super) fn notices(&self) -> Vec<String> {
         std::mem::take(&mut *lock(&self.notices))
@@ -247,7 +264,7 @@ impl Instance {
             return;
         }
         let instance = Arc::clone(self);
-        self.shared.tasks.spawn(async move {
+        self.tasks.spawn(async move {
             let _active = watch.active();
             let full = watch.background();
             loop {
@@ -352,8 +369,7 @@ fn host_config(config: &ContainerConfig, lease: &Lease) -> HostConfig {
         Workspace::Bind => (MountType::BIND, lease.work.to_string_lossy().into_owned()),
         Workspace::Volume => (MountType::VOLUME, volume(&config.node, &lease.work)),
     };
-    let workspace =
-        Mount { typ: Some(typ), source: Some(source), target: Some(WORKSPACE.into()), ..Mount::default() };
+    let workspace = mount(typ, source);
     HostConfig {
         mounts: Some(vec![workspace]),
         tmpfs: Some([("/tmp".to_owned(), format!("rw,exec,nosuid,nodev,mode=1777,size={tmp}"))].into()),
@@ -376,6 +392,18 @@ fn host_config(config: &ContainerConfig, lease: &Lease) -> HostConfig {
         auto_remove: Some(true),
         log_config: Some(HostConfigLogConfig { typ: Some("none".into()), config: None }),
         ..HostConfig::default()
+    }
+}
+
+/// The workspace. What the image has there is of no interest: its owner would become the volume's.
+pub(super) fn mount(typ: MountType, source: String) -> Mount {
+    let plain = MountVolumeOptions { no_copy: Some(true), ..MountVolumeOptions::default() };
+    Mount {
+        volume_options: (typ == MountType::VOLUME).then_some(plain),
+        typ: Some(typ),
+        source: Some(source),
+        target: Some(WORKSPACE.into()),
+        ..Mount::default()
     }
 }
 

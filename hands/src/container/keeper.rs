@@ -12,6 +12,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::END_GRACE;
 
 /// The variable by which a call's processes are known.
 pub(super) const MARK: &str = "MANYHANDS_CALL";
@@ -38,6 +41,13 @@ mine() { # FOLDER TOKEN PID: whether it lives, is to be ended, and in which stat
   done < "$1/environ"
   [ ! "$named" ] && [ "$pid" -gt "$3" ]
 }
+killed() { # how many processes the memory limit has killed
+  killed=0
+  for file in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do
+    [ -r "$file" ] || continue
+    while read -r key value; do [ "$key" = oom_kill ] && killed=$value; done < "$file"
+  done
+}
 end() { # TOKEN PID
   for signal in STOP KILL; do
     left=yes
@@ -51,10 +61,12 @@ end() { # TOKEN PID
     done
   done
 }
-bash=no writable=no
-case :$PATH: in *) IFS=: ; for at in $PATH; do [ -x "$at/bash" ] && bash=yes; done; unset IFS ;; esac
+bash=no writable=no IFS=:
+for at in $PATH; do [ -x "$at/bash" ] && bash=yes; done
+unset IFS
 [ -w /workspace ] && [ -w /tmp ] && writable=yes
-echo "0 ready $bash $writable"
+killed
+echo "0 ready $bash $writable $killed"
 while read -r ticket verb token pid; do
   case $verb in
     end) end "$token" "$pid"; echo "$ticket ended" ;;
@@ -63,13 +75,7 @@ while read -r ticket verb token pid; do
       answer=no
       for folder in /proc/[0-9]*; do mine "$folder" all 0 && answer=yes; done
       echo "$ticket $answer" ;;
-    killed)
-      answer=0
-      for file in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do
-        [ -r "$file" ] || continue
-        while read -r key value; do [ "$key" = oom_kill ] && answer=$value; done < "$file"
-      done
-      echo "$ticket $answer" ;;
+    killed) killed; echo "$ticket $killed" ;;
   esac
 done
 "#;
@@ -96,8 +102,12 @@ impl Keeper {
         (keeper, ready)
     }
 
-    /// Asks and waits for the answer; `None` when there is no keeper any more.
+    /// Asks and waits for the answer; `None` when there is no keeper any more or it can't answer in time.
     pub(super) async fn ask(&self, request: &str) -> Option<String> {
+        timeout(END_GRACE, self.answer(request)).await.ok().flatten()
+    }
+
+    async fn answer(&self, request: &str) -> Option<String> {
         let ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         self.waiting().insert(ticket, answer);

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use bollard::Docker;
 use bollard::errors::Error;
-use bollard::models::{ContainerCreateBody, HostConfig, Mount, MountType, VolumeCreateRequest};
+use bollard::models::{ContainerCreateBody, HostConfig, MountType, VolumeCreateRequest};
 use bollard::query_parameters::{
     CreateContainerOptions, InspectContainerOptions, RemoveContainerOptionsBuilder, StartContainerOptions,
     WaitContainerOptions,
@@ -13,7 +13,7 @@ use futures_util::StreamExt;
 
 use super::ContainerConfig;
 use super::engine::{Lack, status};
-use super::instance::volume;
+use super::instance::{mount, volume};
 use crate::HandError;
 use crate::sandbox::WORKSPACE;
 
@@ -54,12 +54,7 @@ pub(super) async fn prepare(
 }
 
 async fn give(docker: &Docker, image: &str, volume: &str, owner: &str) -> Result<(), Error> {
-    let mount = Mount {
-        typ: Some(MountType::VOLUME),
-        source: Some(volume.to_owned()),
-        target: Some(WORKSPACE.into()),
-        ..Mount::default()
-    };
+    let mount = mount(MountType::VOLUME, volume.to_owned());
     let body = ContainerCreateBody {
         image: Some(image.to_owned()),
         user: Some("0:0".into()),

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -43,8 +44,10 @@ impl Dockerd {
 
     /// Starts it anew after it was killed.
     pub(crate) async fn restart(&mut self) {
-        let _ = fs::remove_file(self.folder.path().join("pid"));
-        let _ = fs::remove_file(self.folder.path().join("socket"));
+        // Its containerd dies with it, a moment later than its record may be read.
+        for left in ["pid", "socket", "exec/containerd/containerd.pid", "exec/containerd/containerd.sock"] {
+            let _ = fs::remove_file(self.folder.path().join(left));
+        }
         self.child = spawn(self.folder.path());
         self.wait().await;
     }
@@ -125,7 +128,7 @@ mkdir -p "$root/usr/bin" "$root/usr/lib" "$root/usr/lib64" "$root/tmp" "$root/et
 chmod 1777 "$root/tmp"
 ln -s usr/bin "$root/bin"; ln -s usr/lib "$root/lib"; ln -s usr/lib64 "$root/lib64"
 for name in bash sh cat chmod cut date dirname du env find grep head id ls mkdir mktemp mv nohup od ps readlink \
-  realpath rm rmdir seq setsid sleep sort stat tail tar touch tr true truncate uname uniq wc yes chown dd kill; do
+  realpath rm rmdir seq setsid sleep sort stat sync tail tar touch tr true truncate uname uniq wc yes chown dd kill; do
   file=$(command -v "$name") || continue
   case $file in /*) ;; *) file=/bin/$name ;; esac
   [ -x "$file" ] || file=/usr/bin/$name
@@ -138,15 +141,38 @@ done
 tar -c -C "$root" -f "$1/rootfs.tar" .
 "#;
 
-/// The tar, made once for all tests.
+/// One of nothing but busybox.
+const MAKE_BUSYBOX: &str = r#"
+set -eu
+root=$1/root
+mkdir -p "$root/bin" "$root/tmp" "$root/workspace"
+chmod 1777 "$root/tmp"
+cp "$(command -v busybox)" "$root/bin/busybox"
+for name in $("$root/bin/busybox" --list); do
+  [ "$name" = busybox ] || ln -s busybox "$root/bin/$name"
+done
+tar -c -C "$root" -f "$1/rootfs.tar" .
+"#;
+
+/// A root file system with bash and GNU tools.
 pub(crate) fn rootfs() -> PathBuf {
+    made("gnu", MAKE)
+}
+
+/// A root file system with sh and busybox.
+pub(crate) fn busybox() -> PathBuf {
+    made("busybox", MAKE_BUSYBOX)
+}
+
+/// The tar, made once for all tests.
+fn made(name: &str, script: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let mut hasher = std::hash::DefaultHasher::new();
-    std::hash::Hash::hash(MAKE, &mut hasher);
-    let tar = folder.join(format!("rootfs-{:016x}.tar", std::hash::Hasher::finish(&hasher)));
+    let mut hasher = DefaultHasher::new();
+    script.hash(&mut hasher);
+    let tar = folder.join(format!("rootfs-{name}-{:016x}.tar", hasher.finish()));
     if !tar.exists() {
         let making = tempfile::tempdir_in(folder).unwrap();
-        let made = Command::new("sh").args(["-c", MAKE, "sh"]).arg(making.path()).status().unwrap();
+        let made = Command::new("sh").args(["-c", script, "sh"]).arg(making.path()).status().unwrap();
         assert!(made.success());
         // Whoever is last: they are alike.
         fs::rename(making.path().join("rootfs.tar"), &tar).unwrap();
