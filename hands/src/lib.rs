@@ -8,7 +8,9 @@
 
 pub mod mcp;
 pub mod posix;
+mod remote;
 pub mod sandbox;
+pub mod ssh;
 pub mod upstream;
 
 use std::fmt;
