@@ -50,5 +50,7 @@ macro_rules! tests_of {
 
 mod every;
 mod posix;
+mod marked;
 mod rig;
 mod sandbox;
+mod ssh;
