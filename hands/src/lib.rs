@@ -6,6 +6,7 @@
 //! **Invariant:** this crate knows nothing of sessions, logs, the vault or HTTP faces. It is
 //! given names and folders, never a credential.
 
+pub mod android;
 pub mod mcp;
 pub mod posix;
 mod remote;

@@ -32,7 +32,7 @@ pub(crate) use self::reap::reap;
 pub(crate) use self::table::Table;
 
 use self::keeper::{Keeper, Order};
-use crate::posix::{Posix, Surroundings};
+use crate::posix::{Posix, Streams, Surroundings};
 use crate::{Call, CallContext, HandError, InstanceId, Lease, Outcome};
 
 /// The name by which tools know the folder that persists, wherever it is on the host.
@@ -95,8 +95,8 @@ pub(crate) trait Reader: Send {
     /// The next thing; `None` once the channel is gone. Loses nothing when it is dropped while it waits.
     async fn next(&mut self) -> Option<Event>;
 
-    /// Tells the mark that a [`Tail::Printed`] wrapper puts before the exit code.
-    fn expect(&mut self, _mark: &str) {}
+    /// Tells what a [`Tail::Printed`] wrapper prints at the end: see [`script::end_mark`].
+    fn expect(&mut self, _mark: &str, _streams: Streams) {}
 }
 
 /// Something that came out of a channel.
@@ -127,6 +127,8 @@ pub(crate) struct Terms {
     pub(crate) left: usize,
     /// What one call may print, in bytes.
     pub(crate) output: usize,
+    /// Another folder in which files may be written: the host's for what need not last.
+    pub(crate) scratch: &'static str,
     /// What network there is, in words.
     pub(crate) network: &'static str,
 }
@@ -276,6 +278,21 @@ impl Remote {
         }
     }
 
+    /// Where a path of a tool's is on the host: below the workspace unless it is absolute.
+    pub(crate) fn place(&self, path: &str) -> String {
+        let real = self.real(path);
+        if real.starts_with('/') {
+            real
+        } else {
+            format!("{}/{}", self.folder, real.trim_start_matches("./"))
+        }
+    }
+
+    /// The line that its calls share.
+    pub(crate) fn line(&self) -> &Arc<dyn Line> {
+        &self.line
+    }
+
     /// Listens to what nobody wants any more, until its end, the instance's, or that of too many such.
     fn leave(&self, listening: impl Future<Output = ()> + Send + 'static) {
         let (mine, gone) = (CancellationToken::new(), self.gone.clone());
@@ -335,7 +352,7 @@ pub(crate) fn surroundings(terms: &Terms, shell: &'static str, folder: &str) -> 
     Surroundings {
         shell,
         workspace: folder.into(),
-        writable: vec![folder.into(), "/tmp".into()],
+        writable: vec![folder.into(), terms.scratch.into()],
         mounts: Vec::new(),
         network: terms.network,
         output: terms.output,

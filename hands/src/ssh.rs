@@ -123,6 +123,7 @@ impl Ssh {
             calls: CALLS,
             left: LEFT,
             output: config.output,
+            scratch: "/tmp",
             network: "the network of the host it runs on",
         };
         Self { config, terms, table: Table::default(), shell: OnceLock::new() }

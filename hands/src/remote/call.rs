@@ -174,7 +174,7 @@ impl Remote {
             tail: self.line.tail(),
         };
         let script = Bytes::from(script::line(&script::call(&wrapped)));
-        reader.expect(&script::end_mark(&nonce));
+        reader.expect(&script::end_mark(&nonce), command.streams);
         Running {
             remote: self,
             number,

@@ -164,8 +164,14 @@ pub(super) fn call(wrapped: &Wrapped<'_>) -> String {
     };
     let run = match tail {
         Tail::Channel => format!("exec {argv}"),
-        // In a session of its own where that can be made, so that a process group is all of it.
-        Tail::Printed => format!("{argv}; printf '\\001%s end %s\\n' {nonce} \"$?\""),
+        Tail::Printed => {
+            let error = if *merged == Merged::No {
+                format!("printf '\\001%s end\\n' {nonce} >&2;")
+            } else {
+                String::new()
+            };
+            format!("{argv}\ncode=$?; {error} printf '\\001%s end %s\\n' {nonce} \"$code\"")
+        }
     };
     format!(
         "MANYHANDS_CALL={id} MANYHANDS_WORK={work} WORKSPACE={workspace}
@@ -183,9 +189,10 @@ printf '\\001%s start %s\\n' {nonce} \"$$\"
     )
 }
 
-/// What a [`Tail::Printed`] wrapper prints before the exit code and a newline.
+/// What a [`Tail::Printed`] wrapper prints at the end: on standard output a space, the exit code and a newline come after
+/// it, and where standard error is told apart a newline there.
 pub(crate) fn end_mark(nonce: &str) -> String {
-    format!("{ATTENTION}{nonce} end ")
+    format!("{ATTENTION}{nonce} end")
 }
 
 #[cfg(test)]
