@@ -48,6 +48,7 @@ macro_rules! tests_of {
     };
 }
 
+mod android;
 mod every;
 mod posix;
 mod marked;

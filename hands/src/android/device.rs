@@ -1,10 +1,18 @@
 //! Finding a device, with one clear sentence for each way that it is not there.
 
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
 use super::server::{ServerError, ask};
 use super::{AndroidConfig, Device};
 use crate::HandError;
 use crate::sandbox::{Finding, State};
 
+/// How long a device may take to speak once it is connected.
+const SETTLE: Duration = Duration::from_secs(10);
+/// How often it is looked at meanwhile.
+const LOOK: Duration = Duration::from_millis(100);
 /// What a device must be able to do: say exit codes and tell standard error apart. Since Android 7.
 const SHELL_V2: &str = "shell_v2";
 
@@ -17,11 +25,22 @@ pub(super) async fn find(config: &AndroidConfig) -> Result<String, HandError> {
             "take a serial or host:port that `adb devices` lists",
         ));
     }
-    if let Device::Address(address) = &config.device {
-        connect(config, address).await?;
-    }
-    let asked = ask(config.server, &format!("host-serial:{serial}:features")).await;
-    let features = asked.map_err(|error| lack(config, error))?;
+    let features = match &config.device {
+        Device::Serial(_) => features(config).await,
+        Device::Address(address) => {
+            connect(config, address).await?;
+            match features(config).await {
+                // A connection that broke may still be listed as one.
+                Err(ServerError::Refused(_)) => {
+                    let _ = ask(config.server, &format!("host:disconnect:{address}")).await;
+                    connect(config, address).await?;
+                    settled(config, address).await
+                }
+                asked => asked,
+            }
+        }
+    };
+    let features = features.map_err(|error| lack(config, error))?;
     if !features.split(',').any(|feature| feature == SHELL_V2) {
         return Err(unavailable(
             format!("the device {serial} can't tell exit codes (it lacks {SHELL_V2})"),
@@ -29,6 +48,28 @@ pub(super) async fn find(config: &AndroidConfig) -> Result<String, HandError> {
         ));
     }
     Ok(serial.to_owned())
+}
+
+/// What the device says that it can do.
+async fn features(config: &AndroidConfig) -> Result<String, ServerError> {
+    ask(config.server, &format!("host-serial:{}:features", config.device.serial())).await
+}
+
+/// The same of a device whose connection is renewed: the server lists it as offline until it has spoken, and may have to
+/// forget the old connection first.
+async fn settled(config: &AndroidConfig, address: &str) -> Result<String, ServerError> {
+    let deadline = Instant::now() + SETTLE;
+    loop {
+        match features(config).await {
+            Err(ServerError::Refused(why)) if Instant::now() < deadline => {
+                if why.contains("not found") {
+                    let _ = connect(config, address).await;
+                }
+                sleep(LOOK).await;
+            }
+            asked => return asked,
+        }
+    }
 }
 
 /// Has the server connect to a device over TCP. One that it is connected to already stays so.

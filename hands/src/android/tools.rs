@@ -37,81 +37,67 @@ rm -f "$file"
 "#;
 
 pub(super) fn list() -> Vec<Tool> {
-    let number = |what: &str| json!({"type": "integer", "minimum": 0, "description": what});
-    let text = |what: &str| json!({"type": "string", "description": what});
+    touches().into_iter().chain(apps()).collect()
+}
+
+fn number(what: &str) -> Value {
+    json!({"type": "integer", "minimum": 0, "description": what})
+}
+
+fn string(what: &str) -> Value {
+    json!({"type": "string", "description": what})
+}
+
+fn tool(name: &str, what: &str, effects: Effects, required: &[&str], properties: Value) -> Tool {
+    posix::tool(name, what.to_owned(), effects, required, properties)
+}
+
+/// Those of the screen and what is before it.
+fn touches() -> Vec<Tool> {
     let (read, change) = (Effects::ReadOnly, Effects::Destructive);
-    let tool = |name, what: &str, effects, required: &[&str], properties: Value| {
-        posix::tool(name, what.to_owned(), effects, required, properties)
-    };
+    let place = json!({"x": number("From the left"), "y": number("From the top")});
+    let way = json!({
+        "x1": number("From here, from the left"), "y1": number("From here, from the top"),
+        "x2": number("To there, from the left"), "y2": number("To there, from the top"),
+        "duration_ms": {"type": "integer", "minimum": 1, "maximum": MOST_SWIPE, "default": 300},
+    });
+    let text = json!({"text": string("What to type")});
+    let key =
+        json!({"key": string("Its name as in Android's KeyEvent, with or without KEYCODE_, or its number")});
+    let tree = "Shows what is on the device's screen as XML: texts, classes, and bounds `[left,top][right,bottom]` in \
+                pixels, to know where to tap.";
+    let tap = "Taps the screen at a place, in pixels from the upper left corner.";
+    let swipe =
+        "Swipes over the screen from one place to another. From a place to itself, it is a long press.";
+    let typed = "Types a text into what has the focus. Printable ASCII on one line; for Enter use key.";
+    let pressed = "Presses a key such as HOME, BACK, ENTER, APP_SWITCH, POWER or VOLUME_UP.";
     vec![
         tool("screenshot", "Shows the device's screen as an image.", read, &[], json!({})),
-        tool(
-            "ui_tree",
-            "Shows what is on the device's screen as XML: texts, classes, and bounds `[left,top][right,bottom]` in \
-             pixels, to know where to tap.",
-            read,
-            &[],
-            json!({}),
-        ),
-        tool(
-            "tap",
-            "Taps the screen at a place, in pixels from the upper left corner.",
-            change,
-            &["x", "y"],
-            json!({"x": number("From the left"), "y": number("From the top")}),
-        ),
-        tool(
-            "swipe",
-            "Swipes over the screen from one place to another. From a place to itself, it is a long press.",
-            change,
-            &["x1", "y1", "x2", "y2"],
-            json!({
-                "x1": number("From here, from the left"), "y1": number("From here, from the top"),
-                "x2": number("To there, from the left"), "y2": number("To there, from the top"),
-                "duration_ms": {"type": "integer", "minimum": 1, "maximum": MOST_SWIPE, "default": 300},
-            }),
-        ),
-        tool(
-            "text",
-            "Types a text into what has the focus. Printable ASCII on one line; for Enter use key.",
-            change,
-            &["text"],
-            json!({"text": text("What to type")}),
-        ),
-        tool(
-            "key",
-            "Presses a key such as HOME, BACK, ENTER, APP_SWITCH, POWER or VOLUME_UP.",
-            change,
-            &["key"],
-            json!({"key": text("Its name as in Android's KeyEvent, with or without KEYCODE_, or its number")}),
-        ),
-        tool(
-            "launch",
-            "Starts an app. `pm list packages` in bash lists what is installed.",
-            change,
-            &["package"],
-            json!({
-                "package": text("Such as com.android.settings"),
-                "activity": text("One of its activities; the one of the home screen when there is none"),
-            }),
-        ),
-        tool(
-            "install",
-            "Installs an app, or a newer version of it, from an APK file on the device.",
-            change,
-            &["path"],
-            json!({"path": text("The file, absolute or below the workspace")}),
-        ),
-        tool(
-            "logcat",
-            "Shows the last lines of the device's log.",
-            read,
-            &[],
-            json!({
-                "lines": {"type": "integer", "minimum": 1, "maximum": MOST_LINES, "default": 200},
-                "filter": text("As logcat takes it, such as `*:E` or `ActivityManager:I *:S`"),
-            }),
-        ),
+        tool("ui_tree", tree, read, &[], json!({})),
+        tool("tap", tap, change, &["x", "y"], place),
+        tool("swipe", swipe, change, &["x1", "y1", "x2", "y2"], way),
+        tool("text", typed, change, &["text"], text),
+        tool("key", pressed, change, &["key"], key),
+    ]
+}
+
+/// Those of apps and the log.
+fn apps() -> Vec<Tool> {
+    let app = json!({
+        "package": string("Such as com.android.settings"),
+        "activity": string("One of its activities; the one of the home screen when there is none"),
+    });
+    let file = json!({"path": string("The file, absolute or below the workspace")});
+    let lines = json!({
+        "lines": {"type": "integer", "minimum": 1, "maximum": MOST_LINES, "default": 200},
+        "filter": string("As logcat takes it, such as `*:E` or `ActivityManager:I *:S`"),
+    });
+    let launch = "Starts an app. `pm list packages` in bash lists what is installed.";
+    let install = "Installs an app, or a newer version of it, from an APK file on the device.";
+    vec![
+        tool("launch", launch, Effects::Destructive, &["package"], app),
+        tool("install", install, Effects::Destructive, &["path"], file),
+        tool("logcat", "Shows the last lines of the device's log.", Effects::ReadOnly, &[], lines),
     ]
 }
 

@@ -40,11 +40,11 @@ async fn all_that_was_printed_before_the_end_is_there_even_with_a_noisy_backgrou
     let command = "(while :; do echo noise; echo beat >> beats; sleep 0.02; done) & seq 1 20000; echo last";
     for _ in 0..5 {
         let (_, text) = bash(&hand, &handle, command).await;
-        let lines: Vec<_> = text.lines().filter(|line| *line != "noise").collect();
+        // The noise may come within a line of the others.
+        let text = text.replace("noise\n", "");
+        let lines: Vec<_> = text.lines().collect();
         assert_eq!((lines.len(), lines.last().copied()), (20001, Some("last")));
     }
-    let size = || fs::metadata(server.path("home")).is_ok();
-    assert!(size());
     // More of them than channels are kept for: the others' calls go on.
     let (_, text) = bash(&hand, &handle, "echo still here").await;
     assert_eq!(text, "still here\n");
