@@ -7,9 +7,12 @@
 //! given names and folders, never a credential.
 
 pub mod container;
+pub mod android;
 pub mod mcp;
 pub mod posix;
+mod remote;
 pub mod sandbox;
+pub mod ssh;
 pub mod upstream;
 
 use std::fmt;
