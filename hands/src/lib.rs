@@ -6,7 +6,9 @@
 //! **Invariant:** this crate knows nothing of sessions, logs, the vault or HTTP faces. It is
 //! given names and folders, never a credential.
 
+pub mod emulator;
 pub mod mcp;
+mod orphans;
 pub mod posix;
 pub mod sandbox;
 pub mod upstream;

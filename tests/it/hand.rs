@@ -1,6 +1,8 @@
 //! The contract of every kind of hand: what the gateway may rely on, whatever executes.
 #![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
 
+mod emulator;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
