@@ -12,6 +12,7 @@ mod orphans;
 pub mod posix;
 pub mod sandbox;
 pub mod upstream;
+pub mod vm;
 
 use std::fmt;
 use std::path::PathBuf;

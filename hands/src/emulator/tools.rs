@@ -6,6 +6,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::core::{Button, CoreKind};
 use super::instance::{Answer, Asker, Instance, blocking};
@@ -244,7 +245,7 @@ async fn run(
         return Err(Failure::Refused(format!("frames must be between 1 and {MOST_FRAMES}.")));
     }
     let (reply, bytes, stopped) = ask(instance, Request::Run { held, frames }, &[], context, frames).await?;
-    let stands = stands(instance, reply, bytes).await?;
+    let stands = stands(instance, &reply, bytes).await?;
     let ran = stands.frames;
     let (ending, text) = match stopped.filter(|_| ran < frames) {
         None => (Ending::Ok, format!("{did} for {ran} frames.")),
@@ -331,17 +332,17 @@ async fn reset(
 ) -> Result<Outcome, Failure> {
     let Nothing {} = decode("reset", arguments)?;
     let (reply, bytes, _) = ask(instance, Request::Reset, &[], context, 0).await?;
-    Ok(stands(instance, reply, bytes).await?.shown(Ending::Ok, "Switched off and on.".into()))
+    Ok(stands(instance, &reply, bytes).await?.shown(Ending::Ok, "Switched off and on.".into()))
 }
 
 /// Keeps where the game stands by a name.
 pub(super) async fn checkpoint(instance: &Instance, name: &str) -> Result<(), HandError> {
-    told(save_as(instance, name.to_owned(), &CallContext::quiet(Default::default())).await)
+    told(save_as(instance, name.to_owned(), &CallContext::quiet(CancellationToken::new())).await)
 }
 
 /// Goes back to where the game stood.
 pub(super) async fn restore(instance: &Instance, name: &str) -> Result<(), HandError> {
-    told(go_back_to(instance, name.to_owned(), &CallContext::quiet(Default::default())).await).map(drop)
+    told(go_back_to(instance, name.to_owned(), &CallContext::quiet(CancellationToken::new())).await).map(drop)
 }
 
 fn told<T>(done: Result<T, Failure>) -> Result<T, HandError> {
@@ -358,7 +359,7 @@ async fn save_as(instance: &Instance, name: String, context: &CallContext) -> Re
     states::check(&name).map_err(|error| can_not(&error))?;
     let (reply, bytes, _) =
         ask(instance, Request::Run { held: Vec::new(), frames: 0 }, &[], context, 0).await?;
-    let Stands { state, .. } = Stands::of(reply, bytes)?;
+    let Stands { state, .. } = Stands::of(&reply, bytes)?;
     let states = instance.states.clone();
     blocking(move || states.save(&name, &state)).await?.map_err(|error| can_not(&error))
 }
@@ -371,7 +372,7 @@ async fn go_back_to(instance: &Instance, name: String, context: &CallContext) ->
     ask(instance, Request::Restore, &state, context, 0).await?;
     let (reply, bytes, _) =
         ask(instance, Request::Run { held: Vec::new(), frames: 0 }, &[], context, 0).await?;
-    stands(instance, reply, bytes).await
+    stands(instance, &reply, bytes).await
 }
 
 /// Asks the worker; what it refuses is a tool's failure.
@@ -408,8 +409,8 @@ struct Stands {
 }
 
 impl Stands {
-    fn of(reply: Reply, mut bytes: Vec<u8>) -> Result<Self, Failure> {
-        match reply {
+    fn of(reply: &Reply, mut bytes: Vec<u8>) -> Result<Self, Failure> {
+        match *reply {
             Reply::Stands { frames, picture } if picture as usize <= bytes.len() => {
                 let state = bytes.split_off(picture as usize);
                 Ok(Self { frames, picture: bytes, state, note: None })
@@ -426,7 +427,7 @@ impl Stands {
 }
 
 /// Keeps where the game stands, so that the next instance goes on from there.
-async fn stands(instance: &Instance, reply: Reply, bytes: Vec<u8>) -> Result<Stands, Failure> {
+async fn stands(instance: &Instance, reply: &Reply, bytes: Vec<u8>) -> Result<Stands, Failure> {
     let mut stands = Stands::of(reply, bytes)?;
     if let Err(error) = instance.keep(std::mem::take(&mut stands.state)).await {
         stands.note =

@@ -100,8 +100,9 @@ fn head(message: &impl Serialize, bytes: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 fn checked(lengths: [u8; 8]) -> io::Result<(usize, usize)> {
-    let [a, b, c, d, e, f, g, h] = lengths;
-    let (json, bytes) = (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]));
+    // Both in one number, the first in its upper half.
+    let both = u64::from_be_bytes(lengths);
+    let (json, bytes) = ((both >> 32) as u32, (both & u64::from(u32::MAX)) as u32);
     if json > MOST_JSON || bytes > MOST_BYTES {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a message is too long"));
     }
