@@ -34,6 +34,15 @@ pub(crate) async fn end(before: &str, prefix: &str, instances: &[InstanceId]) ->
     }
 }
 
+/// Waits until there is no such process, for a while.
+pub(crate) async fn wait(before: &str, prefix: &str, instances: &[InstanceId]) {
+    let marks: Vec<String> = instances.iter().map(|instance| format!("{prefix}{instance}")).collect();
+    let until = Instant::now() + END;
+    while Instant::now() < until && marked(before, &marks).is_ok_and(|found| !found.is_empty()) {
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
 fn marked(before: &str, marks: &[String]) -> io::Result<Vec<Pid>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {

@@ -134,7 +134,6 @@ pub struct Vm {
     config: VmConfig,
     posix: Posix,
     instances: Mutex<HashMap<InstanceId, Slot>>,
-    making: Mutex<()>,
     tasks: TaskTracker,
 }
 
@@ -158,13 +157,7 @@ impl Vm {
             network: "no network",
             output: config.output,
         });
-        Self {
-            config,
-            posix,
-            instances: Mutex::default(),
-            making: Mutex::default(),
-            tasks: TaskTracker::new(),
-        }
+        Self { config, posix, instances: Mutex::default(), tasks: TaskTracker::new() }
     }
 
     /// Ends every instance and waits until nothing of them runs.
@@ -208,7 +201,7 @@ impl Hand for Vm {
         if let Some(old) = place.take() {
             old.end("it was lost").await;
         }
-        *place = Some(Arc::new(Instance::start(&self.config, lease, &self.making, &self.tasks).await?));
+        *place = Some(Arc::new(Instance::start(&self.config, lease, &self.tasks).await?));
         Ok(Handle { instance: lease.instance.clone() })
     }
 
@@ -241,8 +234,10 @@ impl Hand for Vm {
     }
 
     async fn reap(&self, instances: &[InstanceId]) -> Result<(), HandError> {
-        orphans::end(keeper::KEEP, "", instances).await?;
-        orphans::end("-name", machine::NAME, instances).await
+        orphans::end("-name", machine::NAME, instances).await?;
+        // A keeper that is well tidies up and ends by itself.
+        orphans::wait(keeper::KEEP, "", instances).await;
+        orphans::end(keeper::KEEP, "", instances).await
     }
 
     fn checkpoints(&self) -> Option<&dyn Checkpoints> {

@@ -53,3 +53,4 @@ mod every;
 mod posix;
 mod rig;
 mod sandbox;
+mod vm;

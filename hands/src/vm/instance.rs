@@ -5,16 +5,18 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tokio::net::UnixStream;
 use tokio::process::Command;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
 
 use super::link::{ANSWER, Link};
-use super::machine::{Begin, Lines, Machine, TEMPLATE};
+use super::machine::{Begin, Lines, Machine, TEMPLATE, WORKERS};
 use super::qmp::{Qmp, QmpError};
 use super::template::Template;
 use super::{Accel, Accelerator, Resolved, VmConfig};
@@ -35,10 +37,13 @@ const SILENT: &str = "kvm-is-silent";
 pub(super) struct Instance {
     id: InstanceId,
     pub(super) machine: Arc<Machine>,
-    /// Taken out while a command runs.
-    pub(super) link: tokio::sync::Mutex<Option<Link>>,
+    /// Those that no command uses.
+    pub(super) links: Mutex<Vec<Link>>,
+    pub(super) control: tokio::sync::Mutex<UnixStream>,
+    /// Commands that may begin.
+    pub(super) calls: Semaphore,
     qmp: tokio::sync::Mutex<Qmp>,
-    calls: AtomicU64,
+    count: AtomicU64,
 }
 
 /// Why a machine is not there.
@@ -55,21 +60,20 @@ impl From<HandError> for Failed {
 }
 
 impl Instance {
-    /// Starts a machine of the lease. `making`: held while a template is made, so that one is.
+    /// Starts a machine of the lease.
     pub(super) async fn start(
         config: &VmConfig,
         lease: &Lease,
-        making: &tokio::sync::Mutex<()>,
         tasks: &TaskTracker,
     ) -> Result<Self, HandError> {
         let accelerator = choose(config)?;
-        match Self::start_with(config, accelerator, lease, making, tasks).await {
+        match Self::start_with(config, accelerator, lease, tasks).await {
             Ok(instance) => Ok(instance),
             Err(Failed::Hand(error)) => Err(error),
             Err(Failed::Silent) if config.accel == Accel::Auto => {
                 tracing::warn!("guests are silent under KVM on this machine: they are emulated from now on");
                 remember(config)?;
-                match Self::start_with(config, Accelerator::Tcg, lease, making, tasks).await {
+                match Self::start_with(config, Accelerator::Tcg, lease, tasks).await {
                     Ok(instance) => Ok(instance),
                     Err(Failed::Hand(error)) => Err(error),
                     Err(Failed::Silent) => Err(silent(config)),
@@ -83,13 +87,13 @@ impl Instance {
         config: &VmConfig,
         accelerator: Accelerator,
         lease: &Lease,
-        making: &tokio::sync::Mutex<()>,
         tasks: &TaskTracker,
     ) -> Result<Self, Failed> {
         let template = Template::open(config, accelerator)?;
         let resolved = Resolved { accelerator, initrd: template.initrd.clone() };
-        {
-            let _making = making.lock().await;
+        if !template.state.exists() {
+            // Others wait for the one that makes it, in whatever process they are.
+            let _alone = template.alone().await?;
             if !template.state.exists() {
                 make(config, &resolved, &template, &lease.instance, tasks).await?;
             }
@@ -130,21 +134,26 @@ impl Instance {
     async fn take_over(id: &InstanceId, machine: Arc<Machine>, lines: Lines) -> Result<Self, String> {
         let Lines { mut qmp, work, control } = lines;
         qmp.run_incoming().await.map_err(|error| error.to_string())?;
-        let mut link = Link::new(work, control);
-        let used = link.tell("disk").await;
-        used.map_err(|error| format!("its guest can't use its disk ({error}; {})", machine.last_words()))?;
+        let mut links: Vec<_> = work.into_iter().map(Link::new).collect();
+        let Some(first) = links.first_mut() else { return Err("it has no ports".into()) };
+        first
+            .tell("disk")
+            .await
+            .map_err(|error| format!("its guest can't use its disk ({error}; {})", machine.last_words()))?;
         Ok(Self {
             id: id.clone(),
             machine,
-            link: tokio::sync::Mutex::new(Some(link)),
+            links: Mutex::new(links),
+            control: tokio::sync::Mutex::new(control),
+            calls: Semaphore::new(WORKERS),
             qmp: tokio::sync::Mutex::new(qmp),
-            calls: AtomicU64::new(0),
+            count: AtomicU64::new(0),
         })
     }
 
     /// Names a call in the guest, as no other of any instance with this disk.
     pub(super) fn next_call(&self) -> String {
-        format!("{}-{}", self.calls.fetch_add(1, Ordering::Relaxed), self.id)
+        format!("{}-{}", self.count.fetch_add(1, Ordering::Relaxed), self.id)
     }
 
     /// Keeps memory, devices and disk by a name, in the disk. Waits for a running command.
@@ -158,8 +167,9 @@ impl Instance {
     }
 
     async fn while_idle(&self, command: &str, what: &str) -> Result<(), HandError> {
-        let place = self.link.lock().await;
-        if place.is_none() {
+        // All turns: no command runs meanwhile.
+        let _idle = self.calls.acquire_many(WORKERS as u32).await;
+        if self.machine.why_lost().is_some() {
             return Err(HandError::Lost { may_have_run: false, why: self.machine.reason().await });
         }
         match self.qmp.lock().await.monitor(command).await {
@@ -196,9 +206,9 @@ async fn make(
             .await;
     let (machine, lines) = begun?;
     let abandoned = machine.killer().drop_guard();
-    let Lines { mut qmp, work, control } = lines;
-    let mut link = Link::new(work, control);
-    let kept = match booted(config, resolved, &machine, &mut link).await {
+    let Lines { mut qmp, work, control: _control } = lines;
+    let mut links: Vec<_> = work.into_iter().map(Link::new).collect();
+    let kept = match booted(config, resolved, &machine, &mut links).await {
         Ok(()) => qmp.write_state("state").await.map_err(|error| {
             let remedy = format!("see that the disk of {} has room", config.cache.display());
             HandError::Unavailable { why: format!("the machine's state can't be kept: {error}"), remedy }
@@ -210,7 +220,7 @@ async fn make(
     machine.end("it has booted").await;
     kept?;
     fs::rename(template.folder.join("state"), &template.state)
-        .and_then(|()| fs::remove_dir_all(&template.folder))
+        .and_then(|()| fs::remove_file(&disk))
         .map_err(|source| HandError::Io { doing: "keeping a machine's state", source })?;
     Ok(())
 }
@@ -220,7 +230,7 @@ async fn booted(
     config: &VmConfig,
     resolved: &Resolved,
     machine: &Machine,
-    link: &mut Link,
+    links: &mut [Link],
 ) -> Result<(), Failed> {
     let silence = async {
         let until = Instant::now() + config.silence;
@@ -228,8 +238,14 @@ async fn booted(
             sleep(LOOK).await;
         }
     };
+    let all_ready = async {
+        for link in links {
+            link.ready().await?;
+        }
+        io::Result::Ok(())
+    };
     let why = tokio::select! {
-        ready = timeout(BOOT, link.ready()) => match ready {
+        ready = timeout(BOOT, all_ready) => match ready {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(_)) => machine.reason().await,
             Err(_) => format!("its guest is not ready after {} s", BOOT.as_secs()),

@@ -1,5 +1,4 @@
-//! The conversation with the agent in the guest: one request at a time over its first serial port, and what to kill
-//! over the second.
+//! The conversation with an agent in the guest: one request at a time over a port of its own.
 
 use std::io;
 use std::time::Duration;
@@ -12,20 +11,17 @@ use tokio::time::timeout;
 pub(super) const ANSWER: Duration = Duration::from_mins(2);
 /// Longest line of an answer, in bytes.
 const LINE: u64 = 64;
-/// Most bytes that an answer may announce: the agent sends up to 64 KiB.
+/// Most bytes of an answer.
 const MOST: usize = 64 << 10;
-/// Bytes that are sent at once: what a serial port of Linux holds when nobody reads.
-const CHUNK: usize = 4096;
+/// Most bytes that are sent between two answers.
+const CHUNK: usize = 256 << 10;
 
-/// Both ports.
-pub(super) struct Link {
-    work: BufReader<UnixStream>,
-    control: UnixStream,
-}
+/// A port.
+pub(super) struct Link(BufReader<UnixStream>);
 
 impl Link {
-    pub(super) fn new(work: UnixStream, control: UnixStream) -> Self {
-        Self { work: BufReader::new(work), control }
+    pub(super) fn new(port: UnixStream) -> Self {
+        Self(BufReader::new(port))
     }
 
     /// Waits until the agent says that it is there.
@@ -42,9 +38,12 @@ impl Link {
     /// Appends bytes to a file of a call.
     pub(super) async fn put(&mut self, id: &str, file: &str, bytes: &[u8]) -> io::Result<()> {
         for chunk in bytes.chunks(CHUNK) {
-            self.say(&format!("put {id} {file} {}", chunk.len())).await?;
-            self.work.write_all(chunk).await?;
-            timeout(ANSWER, self.expect("ok")).await??;
+            let putting = async {
+                self.say(&format!("put {id} {file} {}", chunk.len())).await?;
+                self.0.write_all(chunk).await?;
+                self.expect("ok").await
+            };
+            timeout(ANSWER, putting).await??;
         }
         Ok(())
     }
@@ -52,50 +51,30 @@ impl Link {
     /// Asks for bytes and waits for them, however long it takes. Not to be given up in the middle.
     pub(super) async fn get(&mut self, request: &str) -> io::Result<Vec<u8>> {
         self.say(request).await?;
-        bytes(&mut self.work).await
-    }
-
-    /// Both halves of a conversation while a command runs: what it prints, and the port by which it is killed.
-    pub(super) fn split(&mut self) -> (Printing<'_>, &mut UnixStream) {
-        (Printing(&mut self.work), &mut self.control)
+        let length: usize = self.line().await?.parse().map_err(|_| strange())?;
+        if length > MOST {
+            return Err(strange());
+        }
+        let mut bytes = vec![0; length];
+        self.0.read_exact(&mut bytes).await?;
+        Ok(bytes)
     }
 
     async fn say(&mut self, request: &str) -> io::Result<()> {
-        self.work.write_all(format!("{request}\n").as_bytes()).await
+        self.0.write_all(format!("{request}\n").as_bytes()).await
     }
 
     async fn expect(&mut self, word: &str) -> io::Result<()> {
-        if line(&mut self.work).await? == word { Ok(()) } else { Err(strange()) }
+        if self.line().await? == word { Ok(()) } else { Err(strange()) }
     }
-}
 
-/// What a running command prints.
-pub(super) struct Printing<'a>(&'a mut BufReader<UnixStream>);
-
-impl Printing<'_> {
-    /// Waits for the next of it. Not to be given up in the middle.
-    pub(super) async fn more(&mut self, id: &str) -> io::Result<Vec<u8>> {
-        self.0.write_all(format!("more {id}\n").as_bytes()).await?;
-        bytes(self.0).await
+    async fn line(&mut self) -> io::Result<String> {
+        let mut line = Vec::new();
+        if (&mut self.0).take(LINE).read_until(b'\n', &mut line).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        String::from_utf8(line).map(|line| line.trim_end().to_owned()).map_err(|_| strange())
     }
-}
-
-async fn bytes(from: &mut BufReader<UnixStream>) -> io::Result<Vec<u8>> {
-    let length: usize = line(from).await?.parse().map_err(|_| strange())?;
-    if length > MOST {
-        return Err(strange());
-    }
-    let mut bytes = vec![0; length];
-    from.read_exact(&mut bytes).await?;
-    Ok(bytes)
-}
-
-async fn line(from: &mut BufReader<UnixStream>) -> io::Result<String> {
-    let mut line = Vec::new();
-    if from.take(LINE).read_until(b'\n', &mut line).await? == 0 {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    String::from_utf8(line).map(|line| line.trim_end().to_owned()).map_err(|_| strange())
 }
 
 fn strange() -> io::Error {

@@ -21,8 +21,11 @@ use super::qmp::Qmp;
 use super::{Resolved, VmConfig};
 use crate::{HandError, InstanceId};
 
-/// What the sockets of a machine are called, in the folder in which it runs.
-pub(super) const SOCKETS: [&str; 4] = ["qmp", "console", "work", "control"];
+/// Commands that run at once in a machine; more wait. Each has a port of its own.
+pub(super) const WORKERS: usize = 8;
+/// What the sockets of a machine are called, in the folder in which it runs, the workers' first.
+pub(super) const SOCKETS: [&str; 3 + WORKERS] =
+    ["work0", "work1", "work2", "work3", "work4", "work5", "work6", "work7", "qmp", "console", "control"];
 /// What a state to begin with is called there.
 pub(super) const TEMPLATE: &str = "template";
 /// What goes before an instance's name in its QEMU's `-name`.
@@ -45,12 +48,14 @@ pub(super) struct Machine {
     words: Arc<Mutex<Tail>>,
     /// What the guest's kernel prints.
     console: Arc<Mutex<Tail>>,
+    /// Where its sockets are.
+    folder: PathBuf,
 }
 
 /// What the gateway holds of a machine that it talks to.
 pub(super) struct Lines {
     pub(super) qmp: Qmp,
-    pub(super) work: UnixStream,
+    pub(super) work: Vec<UnixStream>,
     pub(super) control: UnixStream,
 }
 
@@ -91,9 +96,7 @@ impl Machine {
             .mode(0o700)
             .create(folder)
             .map_err(io("making a machine's folder"))?;
-        for socket in SOCKETS {
-            let _ = std::fs::remove_file(folder.join(socket));
-        }
+        remove_sockets(folder);
         let (hold, held) = std::os::unix::net::UnixStream::pair().map_err(io("making a socket"))?;
         let mut child = Command::new(&config.program)
             .args([KEEP, &instance.0])
@@ -113,6 +116,7 @@ impl Machine {
             gone: CancellationToken::new(),
             words: Arc::default(),
             console: Arc::default(),
+            folder: folder.to_owned(),
         });
         let drained =
             child.stderr.take().map(|stderr| tasks.spawn(keep_tail(stderr, Arc::clone(&machine.words))));
@@ -153,7 +157,9 @@ impl Machine {
             () = self.gone.cancelled() => return Err(self.why_lost().unwrap_or_default()),
             () = sleep(START) => return Err(format!("QEMU is not there after {} s", START.as_secs())),
         };
-        let Ok([qmp, console, work, control]) = <[UnixStream; 4]>::try_from(sockets) else {
+        let mut work = sockets;
+        let others = work.split_off(WORKERS);
+        let Ok([qmp, console, control]) = <[UnixStream; 3]>::try_from(others) else {
             return Err("QEMU has other sockets".into());
         };
         tasks.spawn(keep_tail(console, Arc::clone(&self.console)));
@@ -186,6 +192,8 @@ impl Machine {
         if let Some(drained) = drained {
             let _ = timeout(END, drained).await;
         }
+        // Its keeper does so too, but may have been killed.
+        remove_sockets(&self.folder);
         let said = lock(&self.words).last_line();
         self.lose(match status {
             Ok(_) if !said.is_empty() => format!("the machine ended ({said})"),
@@ -255,6 +263,13 @@ impl Tail {
     }
 }
 
+/// Leaves no socket of a machine that has ended.
+fn remove_sockets(folder: &Path) {
+    for socket in SOCKETS {
+        let _ = std::fs::remove_file(folder.join(socket));
+    }
+}
+
 async fn keep_tail(mut from: impl AsyncRead + Unpin, tail: Arc<Mutex<Tail>>) {
     let mut bytes = [0; 4096];
     while let Ok(count @ 1..) = from.read(&mut bytes).await {
@@ -307,15 +322,17 @@ fn arguments(
         "chardev=qmp,mode=control",
         "-serial",
         "chardev:console",
-        "-serial",
-        "chardev:work",
-        "-serial",
-        "chardev:control",
+        "-device",
+        &format!("virtio-serial-pci,id=ports,max_ports={}", WORKERS + 2),
     ]
     .map(str::to_owned)
     .into();
     for socket in SOCKETS {
         arguments.extend(["-chardev".into(), format!("socket,id={socket},path={socket},server=on,wait=off")]);
+        if !matches!(socket, "qmp" | "console") {
+            let port = format!("virtserialport,bus=ports.0,chardev={socket},name={socket}");
+            arguments.extend(["-device".into(), port]);
+        }
     }
     if begin == Begin::Template {
         arguments.extend(["-incoming".into(), "fd:0".into()]);

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::WORKSPACE;
 use super::instance::Instance;
 use super::link::Link;
+use super::machine::lock;
 use crate::HandError;
 use crate::posix::{Command, Ended, Flow, Input, Program, Report, Shell, Sink, Stop, Stream, Streams};
 
@@ -30,26 +31,25 @@ impl Shell for Instance {
         sink: &mut dyn Sink,
     ) -> Result<Report, HandError> {
         let deadline = Instant::now() + command.timeout;
-        let mut place = tokio::select! {
+        let turn = tokio::select! {
             biased;
             () = cancel.cancelled() => return Ok(stopped(Stop::Cancelled)),
-            place = self.link.lock() => place,
+            turn = self.calls.acquire() => turn,
             () = sleep_until(deadline) => return Ok(stopped(Stop::Timeout)),
         };
         let input = match read_all(command.input).await {
             Ok(input) => input,
             Err(error) => return Ok(not_started("take its input", error)),
         };
-        let Some(mut link) = place.take() else {
-            return Err(HandError::Lost { may_have_run: false, why: self.machine.reason().await });
-        };
+        let link = lock(&self.links).pop();
+        let (Ok(_turn), Some(mut link)) = (turn, link) else { return Err(self.lost(Ran::No).await) };
         // Who gives up in the middle leaves a guest that nobody can talk to: it is ended.
         let abandoned = self.machine.killer().drop_guard();
         let id = self.next_call();
         let script = script(&id, &command.program, command.cwd.as_deref());
         let began = begin(&mut link, &id, script.as_bytes(), &input, command.streams).await;
         let Ok(mark) = began else { return Err(self.lost(Ran::No).await) };
-        let running = Running { id: &id, mark, cancel, deadline };
+        let running = Running { instance: self, id: &id, mark, cancel, deadline };
         let report = match running.to_its_end(&mut link, sink).await {
             Ok(Finish::Ended(code, stop)) => report(&code, stop, command.cwd.as_deref()),
             Ok(Finish::Deaf(stop)) => {
@@ -61,12 +61,17 @@ impl Shell for Instance {
             Err(_) => return Err(self.lost(Ran::Perhaps).await),
         };
         abandoned.disarm();
-        *place = Some(link);
+        lock(&self.links).push(link);
         Ok(report)
     }
 }
 
 impl Instance {
+    /// Ends everything that a call started.
+    async fn kill(&self, id: &str) -> io::Result<()> {
+        self.control.lock().await.write_all(format!("kill {id}\n").as_bytes()).await
+    }
+
     async fn lost(&self, ran: Ran) -> HandError {
         HandError::Lost { may_have_run: ran == Ran::Perhaps, why: self.machine.reason().await }
     }
@@ -126,6 +131,7 @@ fn mark() -> String {
 }
 
 struct Running<'a> {
+    instance: &'a Instance,
     id: &'a str,
     mark: Vec<u8>,
     cancel: &'a CancellationToken,
@@ -156,10 +162,10 @@ impl Running<'_> {
         pending: &mut Vec<u8>,
         stop: &mut Option<Stop>,
     ) -> io::Result<Option<String>> {
+        let request = format!("more {}", self.id);
         let mut deadline = std::pin::pin!(sleep_until(self.deadline));
-        let (mut printing, control) = link.split();
         loop {
-            let mut more = std::pin::pin!(printing.more(self.id));
+            let mut more = std::pin::pin!(link.get(&request));
             let bytes = loop {
                 let why = tokio::select! {
                     biased;
@@ -167,7 +173,7 @@ impl Running<'_> {
                     () = self.cancel.cancelled(), if stop.is_none() => Stop::Cancelled,
                     () = &mut deadline => if stop.is_some() { return Ok(None) } else { Stop::Timeout },
                 };
-                control.write_all(format!("kill {}\n", self.id).as_bytes()).await?;
+                self.instance.kill(self.id).await?;
                 *stop = Some(why);
                 deadline.as_mut().reset(Instant::now() + GRACE);
             };
@@ -181,7 +187,7 @@ impl Running<'_> {
                 && let Flow::Stop(why) = sink.take(Stream::Output, &pending[..printed]).await
             {
                 if code.is_none() {
-                    control.write_all(format!("kill {}\n", self.id).as_bytes()).await?;
+                    self.instance.kill(self.id).await?;
                     deadline.as_mut().reset(Instant::now() + GRACE);
                 }
                 *stop = Some(why);

@@ -56,6 +56,19 @@ impl Template {
     }
 }
 
+impl Template {
+    /// The right to make its state, as long as the file is open.
+    pub(super) async fn alone(&self) -> Result<File, HandError> {
+        let lock = self.folder.join("lock");
+        let waiting = tokio::task::spawn_blocking(move || {
+            let file = File::options().create(true).truncate(true).write(true).open(lock)?;
+            file.lock().map(|()| file)
+        });
+        let locked = waiting.await.map_err(io::Error::other).and_then(|locked| locked);
+        locked.map_err(|source| HandError::Io { doing: "waiting for a machine's state", source })
+    }
+}
+
 /// Tells a file from others and from what it was before.
 fn identity(path: &Path, what: &str) -> Result<String, HandError> {
     let file = fs::metadata(path).map_err(|error| HandError::Unavailable {
@@ -68,7 +81,7 @@ fn identity(path: &Path, what: &str) -> Result<String, HandError> {
 
 /// The guest's own, then ours: the kernel unpacks one after the other.
 fn write_initrd(own: &Path, whole: &Path) -> io::Result<()> {
-    let part = whole.with_extension("part");
+    let part = whole.with_extension(std::process::id().to_string());
     let mut writing = File::create(&part)?;
     let length = io::copy(&mut File::open(own)?, &mut writing)?;
     writing.write_all(&vec![0; pad(length)])?;

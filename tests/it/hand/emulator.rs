@@ -1,6 +1,7 @@
 //! The emulator: a Game Boy with a game of our own.
 
 mod game;
+mod rig;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
