@@ -104,6 +104,10 @@ obey() {
   done
 }
 
+# Ports come one after the other, this one last.
+until grep -qx control /sys/class/virtio-ports/*/name 2> /dev/null; do
+  sleep 0.1
+done
 for port in /sys/class/virtio-ports/*; do
   case $(cat "$port/name") in
     control) obey "/dev/${port##*/}" & ;;
