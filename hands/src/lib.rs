@@ -8,12 +8,15 @@
 
 pub mod container;
 pub mod android;
+pub mod emulator;
 pub mod mcp;
+mod orphans;
 pub mod posix;
 mod remote;
 pub mod sandbox;
 pub mod ssh;
 pub mod upstream;
+pub mod vm;
 
 use std::fmt;
 use std::path::PathBuf;
