@@ -6,8 +6,8 @@
 //! **Invariant:** this crate knows nothing of sessions, logs, the vault or HTTP faces. It is
 //! given names and folders, never a credential.
 
-pub mod container;
 pub mod android;
+pub mod container;
 pub mod emulator;
 pub mod mcp;
 mod orphans;
