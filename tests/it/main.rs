@@ -13,6 +13,7 @@ mod leases;
 mod log;
 mod lossless;
 mod mcp;
+mod moves;
 mod registration;
 mod sandbox;
 mod sandbox_copy;
