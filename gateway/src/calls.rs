@@ -6,6 +6,7 @@
 
 mod answer;
 mod line;
+mod moves;
 mod record;
 mod relay;
 mod room;
@@ -19,6 +20,7 @@ use hands::Tool;
 use hands::mcp::Caller;
 use line::Line;
 pub use line::{News, Question, Ticket};
+pub use moves::Running as RunningCalls;
 pub use relay::Relay;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
@@ -125,6 +127,7 @@ struct Inner {
 struct Table {
     by_key: HashMap<(SessionId, CallKey), Arc<Running>>,
     by_principal: HashMap<Principal, usize>,
+    running: Vec<Arc<Running>>,
 }
 
 struct Running {
@@ -175,6 +178,7 @@ impl Calls {
         if let Some(key) = &key {
             table.by_key.insert(key.clone(), running.clone());
         }
+        table.running.push(running.clone());
         let ticket = Ticket::join(&running.line);
         let calls = self.clone();
         // Still under the lock, so that `drained` has either refused this call or waits for it.
@@ -221,6 +225,7 @@ impl Inner {
         {
             table.by_key.remove(key);
         }
+        table.running.retain(|other| !Arc::ptr_eq(other, running));
         table.one_less(&running.ask.principal);
     }
 

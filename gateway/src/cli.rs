@@ -149,7 +149,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Hand(command) => return hand::run(&setting, command).await,
         Command::Token(command) => token::run(&setting, command).await?,
         Command::Session(command) => session::run(&setting, command).await?,
-        Command::Doctor => return doctor::run(&setting),
+        Command::Doctor => return doctor::run(&setting).await,
     }
     Ok(ExitCode::SUCCESS)
 }

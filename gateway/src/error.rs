@@ -140,7 +140,8 @@ impl Faced for LeaseError {
     fn kind(&self) -> Kind {
         match self {
             Self::TooMany { .. } => Kind::Limited,
-            Self::Busy(_) | Self::Elsewhere(_) => Kind::Busy,
+            Self::Busy(_) | Self::Elsewhere(_) | Self::HasOne(_) | Self::NothingToMove(_) => Kind::Busy,
+            Self::SameSession | Self::Unmovable(_) | Self::NoStates(_) | Self::BadState => Kind::Invalid,
             Self::Slow { .. } | Self::Dead | Self::GivenUp => Kind::Unavailable,
             Self::Panicked => Kind::Internal,
             // A hand's sentences are written for people: what is missing, what to do.

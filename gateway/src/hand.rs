@@ -1,8 +1,14 @@
 //! How hands are named and set up: the same in `manyhands.toml` and in the database.
 
+mod android;
+mod container;
+mod emulator;
 mod mcp;
 mod sandbox;
+mod setting;
 mod source;
+mod ssh;
+mod vm;
 
 use std::fmt;
 use std::path::Path;
@@ -12,9 +18,15 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use android::AndroidSettings;
+pub use container::{ContainerSettings, RootAccess, ShellProgram, TlsSettings, WorkspacePlace};
+pub use emulator::EmulatorSettings;
 pub use mcp::{BadServer, McpSettings, Protocol, Share};
 pub use sandbox::{BadMount, Network, SandboxSettings, split_mount};
+pub use setting::{BadSetting, Ground};
 pub use source::{Source, Variables};
+pub use ssh::SshSettings;
+pub use vm::{Acceleration, VmSettings};
 
 /// Longest name of a hand, in characters.
 const HAND_NAME_MAX: usize = 24;
@@ -75,6 +87,16 @@ pub enum HandConfig {
     Sandbox(SandboxSettings),
     /// An MCP server.
     Mcp(McpSettings),
+    /// A container of a Docker daemon.
+    Container(ContainerSettings),
+    /// A host over SSH.
+    Ssh(SshSettings),
+    /// An Android device.
+    Android(AndroidSettings),
+    /// A game console.
+    Emulator(EmulatorSettings),
+    /// A virtual machine.
+    Vm(VmSettings),
 }
 
 /// Why a hand can't be as it is set up.
@@ -86,6 +108,9 @@ pub enum BadHand {
     /// What is said of an MCP server.
     #[error(transparent)]
     Server(#[from] BadServer),
+    /// A setting of another kind.
+    #[error(transparent)]
+    Setting(#[from] BadSetting),
 }
 
 impl HandConfig {
@@ -95,15 +120,24 @@ impl HandConfig {
             // Its mounts are read when it is made.
             Self::Sandbox(_) => Ok(()),
             Self::Mcp(settings) => Ok(settings.check()?),
+            Self::Container(settings) => Ok(settings.check()?),
+            Self::Ssh(settings) => Ok(settings.check()?),
+            Self::Android(settings) => Ok(settings.check()?),
+            Self::Emulator(settings) => Ok(settings.check()?),
+            Self::Vm(settings) => Ok(settings.check()?),
         }
     }
 
     /// Makes relative paths absolute, as seen from `folder`; `home` is `~`.
     pub fn place(&mut self, folder: &Path, home: Option<&Path>) {
         match self {
-            // The host's end of a mount is refused unless it is absolute.
-            Self::Sandbox(_) => {}
+            // The host's end of a mount is refused unless it is absolute; a device has no paths here.
+            Self::Sandbox(_) | Self::Android(_) => {}
             Self::Mcp(settings) => settings.place(folder, home),
+            Self::Container(settings) => settings.place(folder, home),
+            Self::Ssh(settings) => settings.place(folder, home),
+            Self::Emulator(settings) => settings.place(folder, home),
+            Self::Vm(settings) => settings.place(folder, home),
         }
     }
 
@@ -112,6 +146,11 @@ impl HandConfig {
         let mut shown = match self {
             Self::Sandbox(settings) => serde_json::to_value(settings).unwrap_or_default(),
             Self::Mcp(settings) => settings.shown(),
+            Self::Container(settings) => serde_json::to_value(settings).unwrap_or_default(),
+            Self::Ssh(settings) => settings.shown(),
+            Self::Android(settings) => serde_json::to_value(settings).unwrap_or_default(),
+            Self::Emulator(settings) => serde_json::to_value(settings).unwrap_or_default(),
+            Self::Vm(settings) => serde_json::to_value(settings).unwrap_or_default(),
         };
         shown["kind"] = self.kind().into();
         shown
@@ -126,6 +165,21 @@ impl HandConfig {
             }
             Self::Mcp(settings) if settings.url.is_some() => "The next call connects to the server anew.",
             Self::Mcp(_) => "The next call starts the server anew: what it kept in memory is gone.",
+            Self::Container(_) => {
+                "The next call gets a fresh container with the same /workspace; background processes and files outside \
+                 /workspace are gone."
+            }
+            Self::Ssh(_) => {
+                "The next call connects anew; files are as they were left, and what the call started may still be ending."
+            }
+            Self::Android(_) => {
+                "The next call looks for the device anew; its files and apps are as they were left."
+            }
+            Self::Emulator(_) => "The next call goes on from where the last finished call left the game.",
+            Self::Vm(_) => {
+                "The next call gets a fresh machine with the same /workspace; processes and files outside /workspace are \
+                 gone."
+            }
         }
     }
 
@@ -134,6 +188,11 @@ impl HandConfig {
         match self {
             Self::Sandbox(_) => "sandbox",
             Self::Mcp(_) => "mcp",
+            Self::Container(_) => "container",
+            Self::Ssh(_) => "ssh",
+            Self::Android(_) => "android",
+            Self::Emulator(_) => "emulator",
+            Self::Vm(_) => "vm",
         }
     }
 
@@ -141,36 +200,72 @@ impl HandConfig {
     pub(crate) fn any(kind: &str) -> Option<Self> {
         match kind {
             "sandbox" => Some(Self::Sandbox(SandboxSettings::default())),
-            "mcp" => Some(Self::Mcp(McpSettings { command: vec!["true".to_owned()], ..McpSettings::default() })),
+            "mcp" => {
+                Some(Self::Mcp(McpSettings { command: vec!["true".to_owned()], ..McpSettings::default() }))
+            }
+            "container" => {
+                let image = Some("any".to_owned());
+                Some(Self::Container(ContainerSettings { image, ..ContainerSettings::default() }))
+            }
+            "emulator" => {
+                let rom = "/any".into();
+                Some(Self::Emulator(EmulatorSettings { rom, ..EmulatorSettings::default() }))
+            }
+            "vm" => {
+                let (kernel, initrd) = ("/any".into(), "/any".into());
+                Some(Self::Vm(VmSettings { kernel, initrd, ..VmSettings::default() }))
+            }
+            // What is on another machine can't be reached by somebody who does not know which.
             _ => None,
         }
+    }
+
+    /// Whether every hand of its kind finds what another one left behind: what is on this machine.
+    pub(crate) fn is_here(&self) -> bool {
+        !matches!(self, Self::Ssh(_) | Self::Android(_))
+    }
+
+    /// Whether a live instance can go to another session. What an MCP server keeps, it keeps for the session that it was
+    /// begun for, and may say so to others: nobody can take that along.
+    pub fn movable(&self) -> bool {
+        !matches!(self, Self::Mcp(_))
+    }
+
+    /// Whether it has the six tools of a machine with files and a shell.
+    pub fn posix(&self) -> bool {
+        !matches!(self, Self::Mcp(_) | Self::Emulator(_))
     }
 
     /// Whether its calls are in the log.
     pub fn logged(&self) -> Logged {
         match self {
             Self::Mcp(settings) if !settings.log => Logged::No,
-            Self::Mcp(_) | Self::Sandbox(_) => Logged::Yes,
+            _ => Logged::Yes,
         }
     }
 
     /// What one of its instances costs this machine.
     pub fn weight(&self) -> Weight {
         match self {
-            Self::Sandbox(_) => Weight::Own,
+            Self::Sandbox(_) | Self::Container(_) | Self::Emulator(_) | Self::Vm(_) => Weight::Own,
             Self::Mcp(settings) if settings.url.is_none() && settings.share() == Share::Session => {
                 Weight::Own
             }
-            Self::Mcp(_) => Weight::Shared,
+            Self::Mcp(_) | Self::Ssh(_) | Self::Android(_) => Weight::Shared,
         }
     }
 
     /// How long an instance lives that nobody calls.
     pub fn idle(&self) -> Duration {
-        match self {
-            Self::Sandbox(settings) => Duration::from_secs(settings.idle_s),
-            Self::Mcp(settings) => Duration::from_secs(settings.idle_s),
-        }
+        Duration::from_secs(match self {
+            Self::Sandbox(settings) => settings.idle_s,
+            Self::Mcp(settings) => settings.idle_s,
+            Self::Container(settings) => settings.idle_s,
+            Self::Ssh(settings) => settings.idle_s,
+            Self::Android(settings) => settings.idle_s,
+            Self::Emulator(settings) => settings.idle_s,
+            Self::Vm(settings) => settings.idle_s,
+        })
     }
 }
 

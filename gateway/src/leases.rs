@@ -6,10 +6,12 @@
 //! by that epoch. Only what belongs to a dead process is reaped.
 
 mod instance;
+mod moves;
 pub mod node;
 mod notes;
 mod room;
 mod settle;
+mod state;
 mod take;
 mod work;
 
@@ -22,6 +24,8 @@ use futures_util::future::join_all;
 use hands::HandError;
 use instance::Slot;
 pub use instance::{InUse, Instance};
+pub use moves::{Move, Moved};
+pub use state::Keeping;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -43,7 +47,7 @@ pub struct Leases {
     log: Arc<dyn EventLog>,
     nodes: Arc<Nodes>,
     registry: Arc<Registry>,
-    /// Where instances' work is kept: `{work}/{session}/{hand}`.
+    /// Where instances' work is kept: `{work}/{session}/{hand}`, unless a hand has moved.
     work: PathBuf,
     instances_max: usize,
     slots: Mutex<HashMap<(SessionId, HandName), Arc<Slot>>>,
@@ -70,6 +74,28 @@ pub enum LeaseError {
     /// A call of another living process is running in it.
     #[error("a call is running in the hand {0} on another gateway: wait for it, or cancel it")]
     Elsewhere(HandName),
+    /// The session has none of it alive.
+    #[error("the session has no live instance of the hand {0} on this gateway: there is nothing to move")]
+    NothingToMove(HandName),
+    /// The session that is to get it has one alive.
+    #[error(
+        "the session that is to get the hand {0} has a live instance of it: release that first, with hand_release"
+    )]
+    HasOne(HandName),
+    /// From a session to itself.
+    #[error("the session has the hand already: name another session")]
+    SameSession,
+    /// An MCP server.
+    #[error(
+        "the hand {0} is an MCP server, and can't be moved: what its server keeps, it keeps for the session that began it. Both sessions can call it, each with an instance of its own"
+    )]
+    Unmovable(HandName),
+    /// It keeps no states.
+    #[error("the hand {0} keeps no states by name: `manyhands hand show` says which can")]
+    NoStates(HandName),
+    /// A state's name is none.
+    #[error("a state's name is 1 to 32 of a-z, 0-9 and '-', and does not begin with '-'")]
+    BadState,
     /// Provisioning took longer than it may.
     #[error(
         "the hand {hand} was not there within {limit_s} s: look at the load of this machine, then try again"

@@ -7,5 +7,11 @@ fn main() -> ExitCode {
     if let Some(code) = hands::sandbox::dispatch(std::env::args_os().skip(1)) {
         return code;
     }
+    if let Some(code) = hands::emulator::worker_main(std::env::args_os().skip(1)) {
+        return code;
+    }
+    if let Some(code) = hands::vm::dispatch(std::env::args_os().skip(1)) {
+        return code;
+    }
     gateway::cli::main()
 }

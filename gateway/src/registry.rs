@@ -106,9 +106,7 @@ pub enum RegistryError {
         source: BadHand,
     },
     /// Its server was looked at and is not there.
-    #[error(
-        "{why}. {name} was not added: put that right, or add it as it is with --no-check"
-    )]
+    #[error("{why}. {name} was not added: put that right, or add it as it is with --no-check")]
     NoAnswer {
         /// Its name.
         name: HandName,
@@ -224,14 +222,18 @@ impl Registry {
         self.get(hand).ok()
     }
 
-    /// A hand that knows what instances of this kind look like, whichever hand they were of. It may be removed since.
-    pub(crate) fn reaper(&self, kind: &str) -> Option<Arc<dyn Hand>> {
+    /// A hand that knows what instances of this kind look like: the one called `name` where that is still there, which
+    /// alone knows on which machine they are, else any of the kind.
+    pub(crate) fn reaper(&self, kind: &str, name: &str) -> Option<Arc<dyn Hand>> {
         let leaves_processes = |hand: &Arc<Registered>| match &hand.config {
-            HandConfig::Sandbox(_) => true,
             HandConfig::Mcp(settings) => settings.url.is_none(),
+            _ => true,
         };
-        let of_kind = |hand: &Arc<Registered>| hand.config.kind() == kind && leaves_processes(hand);
-        if let Some(known) = self.list().into_iter().find(of_kind) {
+        let of_kind = |hand: &&Arc<Registered>| hand.config.kind() == kind && leaves_processes(hand);
+        let known = self.list();
+        let same = known.iter().filter(of_kind).find(|hand| hand.name.as_str() == name);
+        if let Some(known) = same.or_else(|| known.iter().find(of_kind).filter(|hand| hand.config.is_here()))
+        {
             return Some(known.hand.clone());
         }
         let config = HandConfig::any(kind)?;

@@ -14,8 +14,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use hands::android::Android;
+use hands::container::Container;
+use hands::emulator::Emulator;
 use hands::sandbox::Sandbox;
+use hands::ssh::Ssh;
 use hands::upstream::Upstream;
+use hands::vm::Vm;
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, OnceCell};
@@ -26,7 +31,7 @@ use crate::access::token::{TokenError, Tokens};
 use crate::calls::Calls;
 use crate::config::{Config, variable};
 use crate::database::{Database, DatabaseConfig, DatabaseError, SQLITE_FILE};
-use crate::hand::HandConfig;
+use crate::hand::{Ground, HandConfig};
 use crate::leases::node::{Me, Nodes};
 use crate::leases::{LeaseError, Leases};
 use crate::mcp::Bridge;
@@ -141,7 +146,8 @@ impl Gateway {
     /// Takes the data directory, opens the database, and clears what earlier starts left.
     pub async fn open(config: Config) -> Result<Arc<Self>, ServeError> {
         let program = std::env::current_exe().map_err(ServeError::NoProgram)?;
-        Self::open_with(config, maker(program)).await
+        let maker = maker(program, config.data.clone());
+        Self::open_with(config, maker).await
     }
 
     /// The same with hands that `maker` makes.
@@ -289,7 +295,8 @@ impl Server {
     /// Binds first, so that a second gateway on the port says so before it touches anything.
     pub async fn bind(config: Config, auth: Auth) -> Result<Self, ServeError> {
         let program = std::env::current_exe().map_err(ServeError::NoProgram)?;
-        Self::bind_with(config, auth, maker(program)).await
+        let maker = maker(program, config.data.clone());
+        Self::bind_with(config, auth, maker).await
     }
 
     /// The same with hands that `maker` makes.
@@ -368,13 +375,23 @@ impl Server {
 }
 
 /// Builds hands by their configuration.
-fn maker(program: PathBuf) -> Maker {
-    Box::new(move |making: &Making<'_>| match making.config {
-        HandConfig::Sandbox(settings) => Ok(Arc::new(Sandbox::new(settings.resolve(program.clone())?))),
-        HandConfig::Mcp(settings) => {
-            let config = settings.resolve(making.name, variable)?;
-            Ok(Arc::new(Upstream::new(config, making.known.clone())))
-        }
+fn maker(program: PathBuf, data: PathBuf) -> Maker {
+    let ground = Ground { program, data, variables: variable };
+    Box::new(move |making: &Making<'_>| {
+        Ok(match making.config {
+            HandConfig::Sandbox(settings) => {
+                Arc::new(Sandbox::new(settings.resolve(ground.program.clone())?))
+            }
+            HandConfig::Mcp(settings) => {
+                let config = settings.resolve(making.name, variable)?;
+                Arc::new(Upstream::new(config, making.known.clone()))
+            }
+            HandConfig::Container(settings) => Arc::new(Container::new(settings.resolve(&ground)?)),
+            HandConfig::Ssh(settings) => Arc::new(Ssh::new(settings.resolve(&ground)?)),
+            HandConfig::Android(settings) => Arc::new(Android::new(settings.resolve()?)),
+            HandConfig::Emulator(settings) => Arc::new(Emulator::new(settings.resolve(&ground)?)),
+            HandConfig::Vm(settings) => Arc::new(Vm::new(settings.resolve(&ground)?)),
+        })
     })
 }
 

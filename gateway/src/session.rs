@@ -9,6 +9,7 @@ mod delete;
 mod emit;
 mod event;
 mod log;
+mod moves;
 mod name;
 mod outputs;
 mod row;

@@ -6,10 +6,17 @@
 //! **Invariant:** this crate knows nothing of sessions, logs, the vault or HTTP faces. It is
 //! given names and folders, never a credential.
 
+pub mod android;
+pub mod container;
+pub mod emulator;
 pub mod mcp;
+mod orphans;
 pub mod posix;
+mod remote;
 pub mod sandbox;
+pub mod ssh;
 pub mod upstream;
+pub mod vm;
 
 use std::fmt;
 use std::path::PathBuf;

@@ -12,20 +12,20 @@
 mod call;
 mod cgroup;
 mod children;
-mod copy;
+pub(crate) mod copy;
 mod doctor;
 mod enter;
 mod idmap;
 mod init;
 mod instance;
-mod owner;
+pub(crate) mod owner;
 mod reap;
 mod refusal;
 mod runner;
 pub mod seccomp;
 mod stage;
 mod tree;
-mod watch;
+pub(crate) mod watch;
 mod wire;
 
 use std::collections::HashMap;

@@ -70,6 +70,16 @@ async fn sessions_and_instances_of_others_are_as_unknown_ones() -> Result<()> {
         // One name, two sessions, two workplaces.
         let his = bob.call("sandbox__bash", json!({ "command": "cat who || echo nothing" })).await?;
         ensure!(text(&his).ends_with("nothing\n"), "{his}");
+        for (name, to) in [("to_session", true), ("session", false)] {
+            alike(&bob, id, NO_SESSION, "hand_move", |foreign| {
+                let mut arguments = json!({ "hand": "sandbox", name: foreign });
+                if !to {
+                    arguments["to_session"] = "same".into();
+                }
+                arguments
+            })
+            .await?;
+        }
         ensure!(his["_meta"]["manyhands/session"] != hers["_meta"]["manyhands/session"]);
         // A cursor of hers is no more to him than any other.
         for cursor in [id, NO_SESSION] {

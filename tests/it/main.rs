@@ -14,6 +14,7 @@ mod limits;
 mod log;
 mod lossless;
 mod mcp;
+mod moves;
 mod registration;
 mod sandbox;
 mod sandbox_copy;

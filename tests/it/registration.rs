@@ -4,5 +4,6 @@
 mod abandoned;
 mod commands;
 mod kept;
+mod kinds;
 mod live;
 mod settings;

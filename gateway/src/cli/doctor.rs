@@ -9,13 +9,18 @@ use serde_json::json;
 
 use super::{Output, Setting, say};
 use crate::config::variable;
-use crate::hand::{HandConfig, HandName};
+use crate::hand::{Ground, HandConfig, HandName};
 
-pub(super) fn run(setting: &Setting) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(setting: &Setting) -> anyhow::Result<ExitCode> {
     let config = SandboxConfig::new(std::env::current_exe()?);
     let mut lines: Vec<Line> =
         inspect(&config, there(&setting.config.data)).into_iter().map(Line::of).collect();
-    lines.extend(setting.config.hands.iter().filter_map(|(name, hand)| server(name, hand)));
+    let ground =
+        Ground { program: std::env::current_exe()?, data: setting.config.data.clone(), variables: variable };
+    for (name, hand) in &setting.config.hands {
+        lines.extend(server(name, hand));
+        lines.extend(looked(name, hand, &ground).await);
+    }
     match setting.output {
         Output::Json => say(lines.iter().map(shown).collect::<serde_json::Value>())?,
         Output::Text => lines.iter().try_for_each(print)?,
@@ -48,6 +53,48 @@ fn server(name: &HandName, hand: &HandConfig) -> Option<Line> {
         Err((why, remedy)) => (State::Missing, why, Some(remedy)),
     };
     Some(Line { subject: format!("hand {name}"), state, found, remedy })
+}
+
+/// What the hand of another kind in the file finds where it is to be.
+async fn looked(name: &HandName, hand: &HandConfig, ground: &Ground) -> Vec<Line> {
+    let findings = match hand {
+        // The machine's part was looked at, and so was the server.
+        HandConfig::Sandbox(_) | HandConfig::Mcp(_) => Ok(Vec::new()),
+        HandConfig::Container(settings) => match settings.resolve(ground) {
+            Ok(config) => Ok(hands::container::inspect(&config).await),
+            Err(error) => Err(error),
+        },
+        HandConfig::Ssh(settings) => match settings.resolve(ground) {
+            Ok(config) => Ok(hands::ssh::inspect(&config).await),
+            Err(error) => Err(error),
+        },
+        HandConfig::Android(settings) => match settings.resolve() {
+            Ok(config) => Ok(hands::android::inspect(&config).await),
+            Err(error) => Err(error),
+        },
+        HandConfig::Emulator(settings) => match settings.resolve(ground) {
+            Ok(config) => Ok(hands::emulator::inspect(&config).await),
+            Err(error) => Err(error),
+        },
+        HandConfig::Vm(settings) => match settings.resolve(ground) {
+            Ok(config) => Ok(hands::vm::inspect(&config).await),
+            Err(error) => Err(error),
+        },
+    };
+    let of = |subject: &str| format!("hand {name}, {subject}");
+    match findings {
+        Ok(findings) => findings
+            .into_iter()
+            .map(|finding| {
+                let line = Line::of(finding);
+                Line { subject: of(&line.subject), ..line }
+            })
+            .collect(),
+        Err(error) => {
+            let remedy = Some("correct it in manyhands.toml".to_owned());
+            vec![Line { subject: of("settings"), state: State::Missing, found: error.to_string(), remedy }]
+        }
+    }
 }
 
 /// The directory, or before the first start the one that it will be made in.

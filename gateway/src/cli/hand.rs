@@ -1,4 +1,4 @@
-//! `manyhands hand add|list|show|remove|call|cp`
+//! `manyhands hand add|list|show|remove|call|cp|move|checkpoint|restore`
 
 mod add;
 mod shown;
@@ -6,7 +6,7 @@ mod shown;
 use std::io;
 use std::process::ExitCode;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use http::Method;
 use serde_json::{Map, Value, json};
 
@@ -16,7 +16,7 @@ use crate::session::SessionRef;
 
 #[derive(Subcommand)]
 pub(super) enum Command {
-    /// Register a hand: a sandbox, or an MCP server (--url URL, or -- COMMAND)
+    /// Register a hand: an MCP server (--url URL, or -- COMMAND), or --kind sandbox, container, ssh, android, emulator, vm
     Add(Box<add::Options>),
     /// List the hands
     List,
@@ -45,14 +45,47 @@ pub(super) enum Command {
     },
     /// Copy a file or a folder in or out
     Cp(copy::Options),
+    /// Give a session's live hand, with its state and work, to another session
+    Move {
+        /// The hand's name
+        name: String,
+        /// The session that has it
+        #[arg(long, value_name = "SESSION", default_value = "default")]
+        session: SessionRef,
+        /// The session that gets it
+        #[arg(long, value_name = "SESSION")]
+        to: SessionRef,
+        /// Cancel calls that run in it
+        #[arg(long)]
+        force: bool,
+    },
+    /// Keep the state of a session's hand by a name
+    Checkpoint(State),
+    /// Bring back the state of a session's hand that was kept
+    Restore(State),
+}
+
+#[derive(Args)]
+pub(super) struct State {
+    /// The hand's name
+    hand: String,
+    /// What the state is called: [a-z0-9][a-z0-9-]{0,31}
+    name: String,
+    /// The session whose hand it is
+    #[arg(long, value_name = "SESSION", default_value = "default")]
+    session: SessionRef,
 }
 
 pub(super) async fn run(setting: &Setting, command: Command) -> anyhow::Result<ExitCode> {
     let stay = match command {
         Command::List | Command::Show { .. } => Stay::Read,
-        Command::Remove { .. } => Stay::Brief,
+        Command::Remove { .. } | Command::Move { .. } => Stay::Brief,
         // A server that is added may take its time to answer.
-        Command::Add(_) | Command::Call { .. } | Command::Cp(_) => Stay::Long,
+        Command::Add(_)
+        | Command::Call { .. }
+        | Command::Cp(_)
+        | Command::Checkpoint(_)
+        | Command::Restore(_) => Stay::Long,
     };
     with_owner(setting, stay, async |owner| ask(owner, setting, command).await).await
 }
@@ -95,6 +128,22 @@ async fn ask(owner: &mut Owner, setting: &Setting, command: Command) -> anyhow::
             }
         }
         Command::Cp(options) => copy::run(setting, owner, &options).await?,
+        Command::Move { name, session, to, force } => {
+            let body = json!({"session": session.to_string(), "to": to.to_string(), "force": force});
+            let path = format!("/hands/{}/move", encoded(&name));
+            let moved = owner.ask(Method::POST, &path, Some(body)).await?;
+            match setting.output {
+                Output::Json => say(moved)?,
+                Output::Text => {
+                    say(format_args!("{name} has moved from {session} to {to}"))?;
+                    if let Some(folder) = moved["kept_aside"].as_str() {
+                        say(format_args!("what {to} had of its own stays in {folder}"))?;
+                    }
+                }
+            }
+        }
+        Command::Checkpoint(state) => keep(setting, owner, "checkpoint", &state).await?,
+        Command::Restore(state) => keep(setting, owner, "restore", &state).await?,
         Command::Call { name, tool, arguments, session } => {
             let body = json!({"tool": tool, "arguments": arguments, "session": session.to_string()});
             let answer =
@@ -103,6 +152,19 @@ async fn ask(owner: &mut Owner, setting: &Setting, command: Command) -> anyhow::
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Keeps a state, or brings it back.
+async fn keep(setting: &Setting, owner: &mut Owner, what: &str, state: &State) -> anyhow::Result<()> {
+    let body = json!({"session": state.session.to_string(), "name": state.name});
+    let path = format!("/hands/{}/{what}", encoded(&state.hand));
+    let kept = owner.ask(Method::POST, &path, Some(body)).await?;
+    let did = if what == "restore" { "is as it was at" } else { "is kept as" };
+    match setting.output {
+        Output::Json => say(kept)?,
+        Output::Text => say(format_args!("{} of {} {did} {}", state.hand, state.session, state.name))?,
+    }
+    Ok(())
 }
 
 /// Prints what a call gave; a failed call is a failed command.

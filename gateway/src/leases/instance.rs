@@ -39,9 +39,9 @@ pub(super) struct Slot {
     pub(super) principal: Principal,
     pub(super) hand: Arc<Registered>,
     /// Locked while an instance comes or goes, so that racing first calls provision once.
-    state: Mutex<Option<Instance>>,
-    live: AtomicBool,
-    running: AtomicUsize,
+    pub(super) state: Mutex<Option<Instance>>,
+    pub(super) live: AtomicBool,
+    pub(super) running: AtomicUsize,
     used: std::sync::Mutex<Instant>,
     /// What the brain has not been told yet about how its instance came to be.
     owed: std::sync::Mutex<Option<&'static str>>,
@@ -164,7 +164,7 @@ impl Slot {
         let note = self.history(leases, instance).await?;
         let lease = Lease {
             instance: instance.handle.instance.clone(),
-            work: leases.work.join(self.session.to_string()).join(self.hand.name.as_str()),
+            work: leases.work.join(leases.folder(self.session, &self.hand.name).await?),
             owner: Owner(self.principal.to_string()),
         };
         let making = tokio::time::timeout(PROVISION_MAX, self.hand.hand.provision(&lease));
@@ -195,15 +195,22 @@ impl Slot {
         for left in left_elsewhere(leases, self).await? {
             written_once(self.append(leases, instance, &self.lost(&left, Work::Gone)).await)?;
         }
-        let types = ["hand.provisioned", "hand.lost", "hand.released"].map(str::to_owned).to_vec();
+        let types =
+            ["hand.provisioned", "hand.lost", "hand.released", "hand.moved"].map(str::to_owned).to_vec();
         let slice = Slice { limit: Some(HISTORY), types, ..Slice::default() };
         let events = leases.log.read(self.session, slice).await?;
-        let (mut fate, mine) = (None, self.hand.name.as_str());
+        let (mut fate, mine, session) = (None, self.hand.name.as_str(), self.session.to_string());
         for body in events.into_iter().rev().filter_map(|event| event.known()) {
             match body {
                 Body::HandLost { hand, .. } if hand == mine => fate = fate.or(Some(Fate::Lost)),
                 Body::HandReleased { hand, .. } if hand == mine => fate = fate.or(Some(Fate::Released)),
-                Body::HandProvisioned { hand, node, instance: before } if hand == mine => {
+                Body::HandMoved { hand, from, .. } if hand == mine && from == session => {
+                    return Ok(note(&self.hand, fate.unwrap_or(Fate::Moved)));
+                }
+                Body::HandProvisioned { hand, node, instance: before }
+                | Body::HandMoved { hand, node, instance: before, .. }
+                    if hand == mine =>
+                {
                     let here = leases.nodes.is_of_this_home(&node);
                     if fate.is_none() {
                         // It was made, and the answer to its append was lost: nobody has said yet that it is gone.
@@ -299,7 +306,7 @@ impl Slot {
         self.owed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn touch(&self) {
+    pub(super) fn touch(&self) {
         *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 

@@ -5,8 +5,9 @@
 //! one outcome a call.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use hands::InstanceId;
+use hands::{Hand, HandError, InstanceId};
 use sqlx::Row as _;
 
 use super::take::{delete_row, fence};
@@ -14,6 +15,8 @@ use super::{LeaseError, Leases};
 use crate::database::DatabaseError;
 use crate::session::{At, Body, By, CallOutcome, EventId, LogError, NewEvent, SessionId, Via, Work};
 
+/// How long ending what one hand left behind may take.
+const REAP_MAX: Duration = Duration::from_secs(20);
 /// The outcome of a call whose process died under it.
 const UNKNOWN: &str = "The gateway process that ran this call is gone. The call was started, and nobody can tell \
      whether it had its effect: it was not run again. Look before you repeat it.";
@@ -61,7 +64,7 @@ impl Leases {
     /// Ends the instances that earlier starts of this data directory left on this machine, and writes that
     /// those of other dead processes are out of reach.
     pub async fn reap(&self) -> Result<(), LeaseError> {
-        let mut ours: BTreeMap<String, Vec<InstanceId>> = BTreeMap::new();
+        let mut ours: BTreeMap<(String, String), Vec<InstanceId>> = BTreeMap::new();
         for row in self.orphans().await? {
             let (id, hand): (String, String) = (column(&row, "id")?, column(&row, "hand")?);
             let (session, home): (String, String) = (column(&row, "session")?, column(&row, "home")?);
@@ -70,16 +73,22 @@ impl Leases {
             if lost == 0 {
                 fence(self, format!("hand/{session}/{hand}"), column(&row, "node")?).await?;
                 let principal: String = column(&row, "principal")?;
-                self.write_lost(&session, &principal, hand, &id, if here { Work::Kept } else { Work::Gone })
-                    .await?;
+                self.write_lost(
+                    &session,
+                    &principal,
+                    hand.clone(),
+                    &id,
+                    if here { Work::Kept } else { Work::Gone },
+                )
+                .await?;
             }
             if here {
-                ours.entry(column(&row, "kind")?).or_default().push(InstanceId(id));
+                ours.entry((column(&row, "kind")?, hand)).or_default().push(InstanceId(id));
             }
         }
-        for (kind, instances) in ours {
-            if let Some(hand) = self.registry.reaper(&kind)
-                && let Err(error) = hand.reap(&instances).await
+        for ((kind, name), instances) in ours {
+            if let Some(hand) = self.registry.reaper(&kind, &name)
+                && let Err(error) = reaped(&*hand, &instances).await
             {
                 // They are dead to the log, and are tried again: a process that can't be ended keeps nobody from work.
                 tracing::error!(kind, error = %error, "instances of an earlier start could not be ended");
@@ -95,7 +104,7 @@ impl Leases {
     /// Ends the servers that dead processes left on this machine and that belong to no instance alone: those that many
     /// share, and those that were only looked at.
     pub async fn reap_shared(&self) {
-        if let Some(hand) = self.registry.reaper("mcp")
+        if let Some(hand) = self.registry.reaper("mcp", "")
             && let Err(error) = hand.reap(&[]).await
         {
             tracing::error!(error = %error, "servers of an earlier start could not be ended");
@@ -186,6 +195,16 @@ impl Leases {
             })
             .await
     }
+}
+
+/// A machine that does not answer keeps nobody from starting.
+async fn reaped(hand: &dyn Hand, instances: &[InstanceId]) -> Result<(), HandError> {
+    tokio::time::timeout(REAP_MAX, hand.reap(instances)).await.unwrap_or_else(|_| {
+        Err(HandError::Io {
+            doing: "ending what an earlier start left",
+            source: std::io::ErrorKind::TimedOut.into(),
+        })
+    })
 }
 
 fn outcome(tool_use_id: EventId, (text, outcome): (&str, CallOutcome)) -> Body {

@@ -7,8 +7,9 @@ use super::instance::Slot;
 use super::{LeaseError, Leases, subject};
 use crate::clock;
 use crate::database::{Connection, DatabaseError};
+use crate::hand::HandName;
 use crate::leases::node::NodeId;
-use crate::session::Held;
+use crate::session::{Held, LogError};
 
 /// A call that runs in an instance of another living process, which must not be disturbed. The ids of instances are
 /// unique, so that finding one in an event's text is finding it in its `instance`.
@@ -88,6 +89,99 @@ async fn raise(connection: &mut Connection, subject: &str, node: &str) -> Result
     .fetch_one(connection)
     .await?;
     Ok(row.try_get("epoch")?)
+}
+
+/// What is written when an instance goes from one session to another.
+#[derive(Clone)]
+pub(super) struct Handover {
+    /// The claim of who has it.
+    pub(super) held: Held,
+    /// What the claim of who gets it is called.
+    pub(super) subject: String,
+    pub(super) node: String,
+    pub(super) instance: String,
+    pub(super) from: String,
+    pub(super) to: String,
+    pub(super) hand: HandName,
+    pub(super) home: String,
+    /// Its work.
+    pub(super) folder: String,
+}
+
+/// Fences who had the instance, gives it and its work to who gets it, and returns the epoch of that claim.
+pub(super) async fn hand_over(connection: &mut Connection, handover: Handover) -> Result<i64, LeaseError> {
+    let Handover { held, subject, node, instance, from, to, hand, home, folder } = handover;
+    let epoch = swap_leases(connection, &held, &subject, &node).await?;
+    let has_one = sqlx::query("select 1 from instance where session = $1 and hand = $2 and lost = 0")
+        .bind(to.clone())
+        .bind(hand.to_string())
+        .fetch_optional(&mut *connection)
+        .await
+        .map_err(DatabaseError::from)?;
+    if has_one.is_some() {
+        return Err(LeaseError::HasOne(hand));
+    }
+    let moved = sqlx::query(
+        "update instance set session = $1 where id = $2 and session = $3 and lost = 0
+         and node in (select id from node where status = 'alive')",
+    )
+    .bind(to.clone())
+    .bind(instance)
+    .bind(from.clone())
+    .execute(&mut *connection)
+    .await
+    .map_err(DatabaseError::from)?;
+    if moved.rows_affected() == 0 {
+        return Err(LeaseError::NothingToMove(hand));
+    }
+    sqlx::query("delete from moved_work where session = $1 and hand = $2 and home = $3")
+        .bind(from)
+        .bind(hand.to_string())
+        .bind(home.clone())
+        .execute(&mut *connection)
+        .await
+        .map_err(DatabaseError::from)?;
+    sqlx::query(
+        "insert into moved_work (session, hand, home, folder) values ($1, $2, $3, $4)
+         on conflict (session, hand, home) do update set folder = excluded.folder",
+    )
+    .bind(to)
+    .bind(hand.to_string())
+    .bind(home)
+    .bind(folder)
+    .execute(&mut *connection)
+    .await
+    .map_err(DatabaseError::from)?;
+    Ok(epoch)
+}
+
+/// Fences one claim and raises the other, in one order everywhere, so that nobody waits in a circle.
+async fn swap_leases(
+    connection: &mut Connection,
+    held: &Held,
+    subject: &str,
+    node: &str,
+) -> Result<i64, LeaseError> {
+    if held.subject.as_str() < subject {
+        fence_held(connection, held).await?;
+        return Ok(raise(connection, subject, node).await?);
+    }
+    let epoch = raise(connection, subject, node).await?;
+    fence_held(connection, held).await?;
+    Ok(epoch)
+}
+
+async fn fence_held(connection: &mut Connection, held: &Held) -> Result<(), LeaseError> {
+    let fenced = sqlx::query("update lease set epoch = epoch + 1 where subject = $1 and epoch = $2")
+        .bind(held.subject.clone())
+        .bind(held.epoch)
+        .execute(connection)
+        .await
+        .map_err(DatabaseError::from)?;
+    match fenced.rows_affected() {
+        0 => Err(LogError::Fenced(held.subject.clone()).into()),
+        _ => Ok(()),
+    }
 }
 
 /// Fences whatever the process `dead` still wants to write about a hand, unless somebody has taken it since.

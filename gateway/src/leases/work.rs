@@ -1,5 +1,10 @@
 //! What hands keep on this machine between instances: `{work}/{session}/{hand}`, and for how long.
+//!
+//! A hand that moved took its work along: the folder stays where it was made, and the table `moved_work` says whose it is
+//! now. The session that it was made for has a new one meanwhile, `{work}/{session}/{hand}.2`, and has its own again when
+//! nobody else has it.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
@@ -7,12 +12,94 @@ use sqlx::Row as _;
 
 use super::Leases;
 use crate::database::DatabaseError;
+use crate::hand::HandName;
 use crate::session::SessionId;
 
 impl Leases {
-    /// Removes what the hands of a deleted session kept on this machine.
+    /// The folder of a session's hand, below the folder of all work.
+    pub(super) async fn folder(&self, session: SessionId, hand: &HandName) -> Result<String, DatabaseError> {
+        let given: Option<String> = sqlx::query_scalar(
+            "select folder from moved_work where session = $1 and hand = $2 and home = $3",
+        )
+        .bind(session.to_string())
+        .bind(hand.to_string())
+        .bind(self.nodes.home().to_owned())
+        .fetch_optional(self.database.reader())
+        .await?;
+        if let Some(given) = given {
+            return Ok(given);
+        }
+        let lent = self.lent(session).await?;
+        let own = format!("{session}/{hand}");
+        let further = (2_u64..).map(|n| format!("{own}.{n}"));
+        let free = std::iter::once(own.clone()).chain(further).find(|folder| !lent.contains(folder));
+        Ok(free.unwrap_or(own))
+    }
+
+    /// Where the session has work of the hand now, if it has.
+    pub(super) async fn kept_aside(
+        &self,
+        session: SessionId,
+        hand: &HandName,
+    ) -> Result<Option<PathBuf>, DatabaseError> {
+        let folder = self.work.join(self.folder(session, hand).await?);
+        Ok(folder.exists().then_some(folder))
+    }
+
+    /// Folders of this session that others have now.
+    async fn lent(&self, session: SessionId) -> Result<BTreeSet<String>, DatabaseError> {
+        let lent: Vec<String> = sqlx::query_scalar(
+            "select w.folder from moved_work w join session s on s.id = w.session
+             where w.home = $1 and w.session <> $2 and w.folder like $2 || '/%'",
+        )
+        .bind(self.nodes.home().to_owned())
+        .bind(session.to_string())
+        .fetch_all(self.database.reader())
+        .await?;
+        Ok(lent.into_iter().collect())
+    }
+
+    /// Removes what the hands of a deleted session kept on this machine. What it lent to others stays.
     pub async fn remove_work(&self, session: SessionId) {
-        remove(self.work.join(session.to_string())).await;
+        if let Err(error) = self.clear_work(session).await {
+            tracing::warn!(session.id = %session, error = %error, "a session's work could not be removed");
+        }
+    }
+
+    async fn clear_work(&self, session: SessionId) -> Result<(), DatabaseError> {
+        let (lent, home) = (self.lent(session).await?, self.nodes.home().to_owned());
+        let given: Vec<String> =
+            sqlx::query_scalar("select folder from moved_work where session = $1 and home = $2")
+                .bind(session.to_string())
+                .bind(home.clone())
+                .fetch_all(self.database.reader())
+                .await?;
+        for folder in given {
+            remove(self.work.join(folder)).await;
+        }
+        let own = self.work.join(session.to_string());
+        if lent.is_empty() {
+            remove(own).await;
+        } else {
+            for entry in std::fs::read_dir(&own).into_iter().flatten().flatten() {
+                let folder = format!("{session}/{}", entry.file_name().to_string_lossy());
+                if !lent.contains(&folder) {
+                    remove(entry.path()).await;
+                }
+            }
+        }
+        self.database
+            .write(move |connection| {
+                Box::pin(async move {
+                    sqlx::query("delete from moved_work where session = $1 and home = $2")
+                        .bind(session.to_string())
+                        .bind(home)
+                        .execute(connection)
+                        .await?;
+                    Ok::<_, DatabaseError>(())
+                })
+            })
+            .await
     }
 
     /// Removes the work of sessions that were archived before `older_than`, and of those that are deleted.
@@ -22,7 +109,7 @@ impl Leases {
     pub async fn sweep_work(&self, older_than: Timestamp) -> Result<(), DatabaseError> {
         let root = self.work.clone();
         let kept = tokio::task::spawn_blocking(move || folders(&root)).await.unwrap_or_default();
-        for (session, folder, touched) in kept {
+        for (session, touched) in kept {
             let row = sqlx::query("select status, updated_at from session where id = $1")
                 .bind(session.to_string())
                 .fetch_optional(self.database.reader())
@@ -41,7 +128,7 @@ impl Leases {
             };
             if goes {
                 tracing::info!(session.id = %session, "the kept work of a session is removed");
-                remove(folder).await;
+                self.clear_work(session).await?;
             }
         }
         Ok(())
@@ -49,7 +136,7 @@ impl Leases {
 }
 
 /// The folders of sessions, with the time of the last change to them or to what lies in them.
-fn folders(root: &Path) -> Vec<(SessionId, PathBuf, Timestamp)> {
+fn folders(root: &Path) -> Vec<(SessionId, Timestamp)> {
     let Ok(entries) = std::fs::read_dir(root) else { return Vec::new() };
     let of_session = |entry: std::io::Result<std::fs::DirEntry>| {
         let entry = entry.ok()?;
@@ -59,7 +146,7 @@ fn folders(root: &Path) -> Vec<(SessionId, PathBuf, Timestamp)> {
             .chain([entry.path()])
             .filter_map(|path| Timestamp::try_from(path.symlink_metadata().ok()?.modified().ok()?).ok())
             .max()?;
-        Some((session, entry.path(), touched))
+        Some((session, touched))
     };
     entries.filter_map(of_session).collect()
 }

@@ -2,6 +2,8 @@
 //!
 //! **Invariant:** what only a person may say (a confirmation, an approval) no tool can say.
 
+mod hands;
+
 use std::sync::{Arc, LazyLock};
 
 use rmcp::model::{CallToolResult, MetaObject, Tool, ToolAnnotations};
@@ -14,6 +16,7 @@ use serde_json::{Map, Value, json};
 use super::resources::check_slice;
 use super::{Face, View, pieces, results};
 use crate::error::{self, Faced};
+use crate::leases::Keeping;
 use crate::registry::Registered;
 use crate::session::{
     At, By, EmitError, Listing, NewEvent, Seq, SessionError, SessionId, SessionInfo, SessionName, SessionRef,
@@ -77,15 +80,9 @@ struct Hands {
     after: Option<String>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Release {
-    hand: String,
-    session: Option<String>,
-}
-
 fn list() -> Vec<Tool> {
     let session = json!({"type": "string", "description": "A session's name or id. Default: the one of this endpoint."});
+    let state = json!({"type": "string", "description": "[a-z0-9][a-z0-9-]{0,31}. One that exists is replaced by a checkpoint."});
     vec![
         tool(
             "session_create",
@@ -147,6 +144,31 @@ fn list() -> Vec<Tool> {
             &json!({"hand": {"type": "string", "description": "The hand's name, such as sandbox."}, "session": session}),
             &["hand"],
         ),
+        tool(
+            "hand_move",
+            "Gives the live instance of a hand, with its state and its work, to another of your sessions. Not while a call runs in it. This session's next call gets a fresh instance without that work. Earlier work of the other session's own stays out of sight there until the hand moves on. MCP servers can't be moved.",
+            Reads::No,
+            &json!({
+                "hand": {"type": "string", "description": "The hand's name."},
+                "to_session": {"type": "string", "description": "The name or id of the session that gets it; it must exist."},
+                "session": session,
+            }),
+            &["hand", "to_session"],
+        ),
+        tool(
+            "hand_checkpoint",
+            "Keeps the state of a hand by a name, to be brought back with hand_restore. hand_list says which hands can (capabilities.checkpoints).",
+            Reads::No,
+            &json!({"hand": {"type": "string"}, "name": state, "session": session}),
+            &["hand", "name"],
+        ),
+        tool(
+            "hand_restore",
+            "Brings back the state of a hand that hand_checkpoint kept. What the hand did since then is lost.",
+            Reads::Destroys,
+            &json!({"hand": {"type": "string"}, "name": state, "session": session}),
+            &["hand", "name"],
+        ),
     ]
 }
 
@@ -155,6 +177,7 @@ fn list() -> Vec<Tool> {
 enum Reads {
     Only,
     No,
+    Destroys,
 }
 
 fn tool(
@@ -168,8 +191,10 @@ fn tool(
         "type": "object", "properties": properties, "required": required, "additionalProperties": false,
     });
     let Value::Object(schema) = schema else { unreachable!("an object is written above") };
-    let annotations =
-        ToolAnnotations::new().read_only(reads == Reads::Only).destructive(false).open_world(false);
+    let annotations = ToolAnnotations::new()
+        .read_only(reads == Reads::Only)
+        .destructive(reads == Reads::Destroys)
+        .open_world(false);
     let mut tool = Tool::new(name, description, Arc::new(schema)).with_annotations(annotations);
     let mut meta = MetaObject::default();
     meta.0.insert("anthropic/alwaysLoad".to_owned(), Value::Bool(true));
@@ -195,6 +220,9 @@ impl Face {
             "session_events" => self.events(view, arguments).await,
             "session_emit" => self.emit(view, arguments, context).await?,
             "hand_list" => self.hands(view, arguments).await,
+            "hand_move" => self.move_hand(view, arguments, context).await,
+            "hand_checkpoint" => self.keep(view, arguments, context, Keeping::Checkpoint).await,
+            "hand_restore" => self.keep(view, arguments, context, Keeping::Restore).await,
             _ => self.release(view, arguments).await,
         };
         // What a tool was told wrongly is its result: the model reads it and does better.
@@ -324,15 +352,6 @@ impl Face {
         hands.truncate(fitting);
         let next = hands.last().filter(|_| more).map(|last| last["name"].clone());
         Ok((json!({"hands": hands, "next": next}), session.map(|info| info.id)))
-    }
-
-    async fn release(&self, view: &View, arguments: Map<String, Value>) -> Result<Answered, String> {
-        let wanted: Release = decode(arguments)?;
-        let info = self.session_of(view, wanted.session).await?;
-        let hand = self.gateway.registry.get(&wanted.hand);
-        let hand = hand.map_err(|_| format!("there is no hand {:?}: hand_list shows them", wanted.hand))?;
-        let released = self.gateway.leases.release(info.id, &hand.name).await.map_err(said)?;
-        Ok((json!({"hand": hand.name, "released": released}), Some(info.id)))
     }
 
     fn named(view: &View, session: Option<String>) -> Result<SessionRef, String> {

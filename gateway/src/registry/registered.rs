@@ -102,6 +102,7 @@ impl Registered {
             "state": "ok",
             "config": self.config.shown(),
             "about": self.hand.about(),
+            "capabilities": self.capabilities(),
             "tools": self.tools().iter().map(|tool| self.full_name(tool)).collect::<Vec<_>>(),
         });
         if let Some(catalogue) = self.catalogue() {
@@ -111,6 +112,16 @@ impl Registered {
             described["note"] = NOT_LOGGED.into();
         }
         described
+    }
+
+    /// What can be done with it beside its tools.
+    fn capabilities(&self) -> Value {
+        json!({
+            "posix": self.config.posix(),
+            "files": self.hand.files().is_some(),
+            "checkpoints": self.hand.checkpoints().is_some(),
+            "movable": self.config.movable(),
+        })
     }
 
     fn describe_server(&self, catalogue: &Catalogue, described: &mut Value) {

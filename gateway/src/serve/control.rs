@@ -5,6 +5,7 @@
 
 mod files;
 mod hand;
+mod moves;
 mod session;
 pub mod stdio;
 mod token;

@@ -297,6 +297,40 @@ pub enum Body {
         /// The instance.
         instance: String,
     },
+    /// A live instance went from one session to another, with its work. Both logs have it.
+    #[serde(rename = "hand.moved")]
+    HandMoved {
+        /// The hand's name.
+        hand: String,
+        /// The instance.
+        instance: String,
+        /// The process that holds it.
+        node: String,
+        /// The session that had it.
+        from: String,
+        /// The session that has it.
+        to: String,
+    },
+    /// The state of an instance was kept.
+    #[serde(rename = "hand.checkpointed")]
+    HandCheckpointed {
+        /// The hand's name.
+        hand: String,
+        /// The instance.
+        instance: String,
+        /// What the state is called.
+        name: String,
+    },
+    /// The state of an instance was brought back.
+    #[serde(rename = "hand.restored")]
+    HandRestored {
+        /// The hand's name.
+        hand: String,
+        /// The instance.
+        instance: String,
+        /// What the state is called.
+        name: String,
+    },
 }
 
 /// A hand in an event.

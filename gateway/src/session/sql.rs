@@ -57,7 +57,7 @@ pub struct SqlLog {
     pub(super) database: Database,
     node: Arc<RwLock<String>>,
     statements: Statements,
-    turns: Arc<Turns>,
+    pub(super) turns: Arc<Turns>,
 }
 
 impl SqlLog {

@@ -27,7 +27,7 @@ const NARROW: Range<u32> = 40_000..60_000;
 static CHOOSING: Mutex<()> = Mutex::new(());
 
 /// Makes the folder if it is missing and says whom its sandbox runs as; `None`: as ourselves.
-pub(super) fn prepare(work: &Path) -> Result<Option<u32>, HandError> {
+pub(crate) fn prepare(work: &Path) -> Result<Option<u32>, HandError> {
     let io = |doing| move |source| HandError::Io { doing, source };
     if let Some(parent) = work.parent() {
         fs::create_dir_all(parent).map_err(io("making the folder of work folders"))?;
@@ -60,7 +60,7 @@ pub(super) fn prepare(work: &Path) -> Result<Option<u32>, HandError> {
 }
 
 /// The users to choose from, by what `/proc/self/uid_map` says exists here.
-pub(super) fn range(uid_map: &str) -> Option<Range<u32>> {
+pub(crate) fn range(uid_map: &str) -> Option<Range<u32>> {
     let blocks: Vec<Range<u64>> = uid_map
         .lines()
         .filter_map(|line| {

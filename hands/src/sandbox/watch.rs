@@ -26,7 +26,7 @@ const MOST_FILES: u64 = 1_000_000;
 const OVERSHOOT: u64 = 2 << 30;
 
 /// Watches one instance's work folder.
-pub(super) struct Watch {
+pub(crate) struct Watch {
     work: PathBuf,
     workspace: u64,
     free_disk: u64,
@@ -42,7 +42,7 @@ pub(super) struct Watch {
 }
 
 /// Keeps the watch awake while it lives.
-pub(super) struct Active(Arc<Watch>);
+pub(crate) struct Active(Arc<Watch>);
 
 impl Drop for Active {
     fn drop(&mut self) {
@@ -51,7 +51,7 @@ impl Drop for Active {
 }
 
 impl Watch {
-    pub(super) fn new(work: PathBuf, limits: &Limits) -> Arc<Self> {
+    pub(crate) fn new(work: PathBuf, limits: &Limits) -> Arc<Self> {
         Arc::new(Self {
             work,
             workspace: limits.workspace,
@@ -65,24 +65,24 @@ impl Watch {
     }
 
     /// Says that something runs from now on.
-    pub(super) fn active(self: &Arc<Self>) -> Active {
+    pub(crate) fn active(self: &Arc<Self>) -> Active {
         self.active.fetch_add(1, Ordering::Relaxed);
         self.started.notify_one();
         Active(Arc::clone(self))
     }
 
     /// Tells when a limit is passed from now on.
-    pub(super) fn alarm(&self) -> watch::Receiver<Option<String>> {
+    pub(crate) fn alarm(&self) -> watch::Receiver<Option<String>> {
         self.passed.subscribe()
     }
 
     /// Fires when background processes are to end.
-    pub(super) fn background(&self) -> CancellationToken {
+    pub(crate) fn background(&self) -> CancellationToken {
         self.background.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether there is room for a call to start.
-    pub(super) fn admit(&self) -> Result<(), HandError> {
+    pub(crate) fn admit(&self) -> Result<(), HandError> {
         let free =
             free(&self.work).map_err(|source| HandError::Io { doing: "looking at the disk", source })?;
         if free < self.free_disk {
@@ -106,7 +106,7 @@ impl Watch {
     }
 
     /// Measures while something runs, until `gone` fires.
-    pub(super) async fn run(self: Arc<Self>, gone: CancellationToken) {
+    pub(crate) async fn run(self: Arc<Self>, gone: CancellationToken) {
         let mut pause = PAUSE;
         loop {
             tokio::select! {
@@ -175,13 +175,13 @@ impl Watch {
 }
 
 /// Bytes that an ordinary user may still write to the disk of `path`.
-pub(super) fn free(path: &Path) -> std::io::Result<u64> {
+pub(crate) fn free(path: &Path) -> std::io::Result<u64> {
     let disk = statvfs(path)?;
     Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
 /// A number of bytes for people.
-pub(super) fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     for (unit, size) in UNITS {
         if bytes >= size {

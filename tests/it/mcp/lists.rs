@@ -11,7 +11,7 @@ const TOOL_NAME_MAX: usize = 48;
 
 /// Design 2.2: descriptions under 2 KB, since older clients cut them there.
 const DESCRIPTION_MAX: usize = 2_048;
-const SESSION_TOOLS: [&str; 7] = [
+const SESSION_TOOLS: [&str; 10] = [
     "session_create",
     "session_list",
     "session_get",
@@ -19,6 +19,9 @@ const SESSION_TOOLS: [&str; 7] = [
     "session_emit",
     "hand_list",
     "hand_release",
+    "hand_move",
+    "hand_checkpoint",
+    "hand_restore",
 ];
 const READ_ONLY: [&str; 7] = [
     "session_list",

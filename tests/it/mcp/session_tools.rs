@@ -1,4 +1,4 @@
-//! The seven session tools, told right and told wrong.
+//! The session tools, told right and told wrong.
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};

@@ -1,4 +1,6 @@
-//! `manyhands hand add`: a sandbox, or an MCP server at a URL or behind a command.
+//! `manyhands hand add`: a hand of any kind. The options of the kinds beside sandboxes and MCP servers are in `add/kinds.rs`.
+
+mod kinds;
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
@@ -13,9 +15,9 @@ use serde_json::{Value, json};
 
 use super::super::control::Owner;
 use super::super::{Arguments, Setting};
-use crate::config::from_home;
+use crate::config::{from_home, variable};
 use crate::hand::{
-    BadMount, HandConfig, HandName, McpSettings, Network, Protocol, SandboxSettings, Share, Source,
+    BadMount, Ground, HandConfig, HandName, McpSettings, Network, Protocol, SandboxSettings, Share, Source,
     split_mount,
 };
 
@@ -26,12 +28,22 @@ pub(in crate::cli) struct Options {
     /// What kind of hand; told by --url, by -- COMMAND, or by an option that only one kind has
     #[arg(long, value_enum)]
     kind: Option<Kind>,
+    #[command(flatten)]
+    container: kinds::Container,
+    #[command(flatten)]
+    ssh: kinds::Ssh,
+    #[command(flatten)]
+    android: kinds::Android,
+    #[command(flatten)]
+    emulator: kinds::Emulator,
+    #[command(flatten)]
+    vm: kinds::Vm,
     /// Sandbox: a folder of this machine inside it, read-write unless :ro; may be repeated
     #[arg(long = "mount", value_name = "HOST:/PATH[:ro]", value_parser = mount, conflicts_with_all = ["url", "command"])]
     mounts: Vec<String>,
-    /// Sandbox: what it can reach [default: none]
-    #[arg(long, value_enum, conflicts_with_all = ["url", "command"])]
-    network: Option<Network>,
+    /// Sandbox: what it can reach, none or host; container: none or a network of the daemon's [default: none]
+    #[arg(long, conflicts_with_all = ["url", "command"])]
+    network: Option<String>,
     /// MCP server: its Streamable HTTP URL
     #[arg(long, conflicts_with = "command")]
     url: Option<String>,
@@ -85,12 +97,27 @@ pub(super) enum Kind {
     Sandbox,
     /// An MCP server
     Mcp,
+    /// A container of a Docker daemon
+    Container,
+    /// A host over SSH
+    Ssh,
+    /// An Android device
+    Android,
+    /// A game console
+    Emulator,
+    /// A virtual machine
+    Vm,
 }
 
 /// Asks the owner to add it. Returns what the owner says of it.
 pub(super) async fn run(setting: &Setting, owner: &mut Owner, options: Options) -> anyhow::Result<Value> {
-    let (name, unseen) = (options.name.clone(), options.no_check);
-    let config = config(options)?;
+    let (name, unseen, accept) = (options.name.clone(), options.no_check, options.ssh.accept_host_key);
+    let mut config = config(options)?;
+    if let HandConfig::Ssh(settings) = &mut config
+        && accept
+    {
+        kinds::accept(settings, &ground(setting)?).await?;
+    }
     if let HandConfig::Mcp(settings) = &config {
         settings.check()?;
         if !unseen && std::io::stderr().is_terminal() && setting.output == super::Output::Text {
@@ -108,23 +135,69 @@ pub(super) fn words(command: &Value) -> String {
     command.as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>().join(" ")
 }
 
+/// What hands are made of beside their settings.
+fn ground(setting: &Setting) -> anyhow::Result<Ground> {
+    let (program, data) = (std::env::current_exe()?, setting.config.data.clone());
+    Ok(Ground { program, data, variables: variable })
+}
+
 /// What the options say. Only here it is known which folder is the current one.
 fn config(options: Options) -> anyhow::Result<HandConfig> {
+    let mut config = match kind(&options) {
+        Kind::Sandbox => HandConfig::Sandbox(sandbox(options)),
+        Kind::Mcp => HandConfig::Mcp(server(options)?),
+        Kind::Container => HandConfig::Container(options.container.settings(options.network, options.idle_s)),
+        Kind::Ssh => HandConfig::Ssh(options.ssh.settings(options.idle_s)),
+        Kind::Android => HandConfig::Android(options.android.settings(options.idle_s)),
+        Kind::Emulator => HandConfig::Emulator(options.emulator.settings(options.idle_s)),
+        Kind::Vm => HandConfig::Vm(options.vm.settings(options.idle_s)),
+    };
+    config.place(&std::env::current_dir()?, etcetera::home_dir().ok().as_deref());
+    config.check()?;
+    Ok(config)
+}
+
+/// What kind of hand is meant. Wrong usage ends the program here.
+fn kind(options: &Options) -> Kind {
     let server = options.url.is_some() || !options.command.is_empty();
-    let sandbox = !options.mounts.is_empty() || options.network.is_some();
-    match (options.kind, server, sandbox) {
-        (Some(Kind::Sandbox), true, _) => wrong("a sandbox has neither a --url nor a command"),
-        (Some(Kind::Mcp), false, _) => wrong("an MCP server needs a --url, or its command behind --"),
-        (None, false, false) => wrong("say what it is: --url URL, -- COMMAND, or --kind sandbox"),
-        (_, true, _) => {}
-        (_, false, _) => {
-            return Ok(HandConfig::Sandbox(SandboxSettings {
-                mounts: options.mounts,
-                network: options.network.unwrap_or_default(),
-                idle_s: options.idle_s,
-            }));
-        }
+    let told = [
+        (Kind::Mcp, server),
+        (Kind::Container, options.container.given()),
+        (Kind::Ssh, options.ssh.given()),
+        (Kind::Android, options.android.given()),
+        (Kind::Emulator, options.emulator.given()),
+        (Kind::Vm, options.vm.given()),
+        (Kind::Sandbox, !options.mounts.is_empty()),
+    ];
+    let mut told: Vec<Kind> = told.into_iter().filter(|(_, given)| *given).map(|(kind, _)| kind).collect();
+    if told.is_empty() && options.kind.is_none() && options.network.is_some() {
+        told.push(Kind::Sandbox);
     }
+    match (options.kind, told.as_slice()) {
+        (Some(Kind::Sandbox), [Kind::Mcp, ..]) => wrong("a sandbox has neither a --url nor a command"),
+        (Some(Kind::Mcp), told) if !told.contains(&Kind::Mcp) => {
+            wrong("an MCP server needs a --url, or its command behind --")
+        }
+        (None, []) => wrong(
+            "say what it is: --url URL, -- COMMAND, or --kind sandbox, container, ssh, android, emulator or vm",
+        ),
+        (Some(kind), []) => kind,
+        (None, [kind]) => *kind,
+        (Some(kind), [one]) if kind == *one => kind,
+        _ => wrong("these options belong to different kinds of hand: give those of one"),
+    }
+}
+
+fn sandbox(options: Options) -> SandboxSettings {
+    let network = match options.network.as_deref() {
+        None | Some("none") => Network::None,
+        Some("host") => Network::Host,
+        Some(_) => wrong("the --network of a sandbox is none or host"),
+    };
+    SandboxSettings { mounts: options.mounts, network, idle_s: options.idle_s }
+}
+
+fn server(options: Options) -> anyhow::Result<McpSettings> {
     let together = |of: [Vec<(String, Source)>; 3]| -> anyhow::Result<BTreeMap<String, Source>> {
         let mut sources = BTreeMap::new();
         for (name, source) in of.into_iter().flatten() {
@@ -147,8 +220,7 @@ fn config(options: Options) -> anyhow::Result<HandConfig> {
         ..McpSettings::default()
     };
     settings.call_max_s = options.call_max_s.unwrap_or(settings.call_max_s);
-    settings.place(&std::env::current_dir()?, etcetera::home_dir().ok().as_deref());
-    Ok(HandConfig::Mcp(settings))
+    Ok(settings)
 }
 
 /// Wrong usage, said as clap says it.

@@ -8,7 +8,7 @@ use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{Refusal, files};
+use super::{Refusal, files, moves};
 use crate::access::Principal;
 use crate::calls::{Ask, News};
 use crate::hand::{HandConfig, HandName};
@@ -21,6 +21,9 @@ pub(super) fn router() -> Router<Arc<Gateway>> {
         .route("/", get(list).post(add))
         .route("/{hand}", get(show).delete(remove))
         .route("/{hand}/call", post(call))
+        .route("/{hand}/move", post(moves::to_session))
+        .route("/{hand}/checkpoint", post(moves::checkpoint))
+        .route("/{hand}/restore", post(moves::restore))
         .route("/{hand}/files", get(files::copy_out).put(files::copy_in))
 }
 

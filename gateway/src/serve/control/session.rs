@@ -161,7 +161,11 @@ async fn delete(
     Ok(Json(json!({"id": info.id, "deleted": true})))
 }
 
-async fn find(gateway: &Gateway, session: &str, principal: Principal) -> Result<SessionInfo, Refusal> {
+pub(super) async fn find(
+    gateway: &Gateway,
+    session: &str,
+    principal: Principal,
+) -> Result<SessionInfo, Refusal> {
     let wanted: SessionRef = session.parse()?;
     match gateway.sessions.find(&principal, &wanted).await {
         Err(SessionError::NoSession) => Err(Refusal::missing(format!(

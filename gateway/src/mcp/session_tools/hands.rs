@@ -1,0 +1,105 @@
+//! What session tools do to live hands: release, move, keep and bring back their state.
+
+use std::sync::Arc;
+
+use rmcp::RoleServer;
+use rmcp::service::RequestContext;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::{Answered, Face, View, decode, said};
+use crate::calls::RunningCalls;
+use crate::leases::{Keeping, LeaseError, Move};
+use crate::registry::Registered;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Release {
+    hand: String,
+    session: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MoveTo {
+    hand: String,
+    to_session: String,
+    session: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Keep {
+    hand: String,
+    name: String,
+    session: Option<String>,
+}
+
+impl Face {
+    pub(super) async fn release(
+        &self,
+        view: &View,
+        arguments: Map<String, Value>,
+    ) -> Result<Answered, String> {
+        let wanted: Release = decode(arguments)?;
+        let info = self.session_of(view, wanted.session).await?;
+        let hand = self.hand(&wanted.hand)?;
+        let released = self.gateway.leases.release(info.id, &hand.name).await.map_err(said)?;
+        Ok((json!({"hand": hand.name, "released": released}), Some(info.id)))
+    }
+
+    pub(super) async fn move_hand(
+        &self,
+        view: &View,
+        arguments: Map<String, Value>,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<Answered, String> {
+        let wanted: MoveTo = decode(arguments)?;
+        let from = self.session_of(view, wanted.session).await?;
+        let to = self.session_of(view, Some(wanted.to_session)).await?;
+        let hand = self.hand(&wanted.hand)?;
+        let by = Self::by(view, context);
+        let (calls, name, target) = (self.gateway.calls.clone(), hand.name.clone(), to.id);
+        let moving = Move { from, to, hand, by };
+        // On a task of its own: what is half moved would be nobody's.
+        let moved =
+            self.gateway.tasks.spawn(async move { calls.move_hand(&moving, RunningCalls::Stay).await });
+        let moved = moved.await.unwrap_or(Err(LeaseError::Panicked)).map_err(said)?;
+        let moved = json!({
+            "hand": name,
+            "moved": true,
+            "to": target.to_string(),
+            "instance": moved.instance,
+            "kept_aside": moved.kept_aside.is_some(),
+        });
+        Ok((moved, Some(target)))
+    }
+
+    pub(super) async fn keep(
+        &self,
+        view: &View,
+        arguments: Map<String, Value>,
+        context: &RequestContext<RoleServer>,
+        keeping: Keeping,
+    ) -> Result<Answered, String> {
+        let wanted: Keep = decode(arguments)?;
+        let info = self.session_of(view, wanted.session).await?;
+        let hand = self.hand(&wanted.hand)?;
+        let (leases, by, id) = (self.gateway.leases.clone(), Self::by(view, context), info.id);
+        let did = match keeping {
+            Keeping::Checkpoint => "checkpointed",
+            Keeping::Restore => "restored",
+        };
+        let answer = json!({"hand": hand.name, "name": wanted.name, did: true});
+        let name = wanted.name;
+        let kept =
+            self.gateway.tasks.spawn(async move { leases.keep(&info, &hand, &name, &by, keeping).await });
+        kept.await.unwrap_or(Err(LeaseError::Panicked)).map_err(said)?;
+        Ok((answer, Some(id)))
+    }
+
+    fn hand(&self, name: &str) -> Result<Arc<Registered>, String> {
+        let hand = self.gateway.registry.get(name);
+        hand.map_err(|_| format!("there is no hand {name:?}: hand_list shows them"))
+    }
+}

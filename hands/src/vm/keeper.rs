@@ -1,0 +1,73 @@
+//! Two small processes that hold a machine: the first ends it when the gateway's end of its socket closes; the second
+//! becomes QEMU, which the kernel ends with the first.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode, Stdio};
+
+use rustix::process::{
+    Pid, PidfdFlags, Signal, getpid, getppid, pidfd_open, pidfd_send_signal, set_parent_process_death_signal,
+};
+
+use super::machine::{SOCKETS, TEMPLATE};
+
+/// The hidden command of the first. The instance's name, QEMU and its arguments follow.
+pub(super) const KEEP: &str = "vm-keep";
+/// The hidden command of the second. Who keeps it, QEMU and its arguments follow.
+const BECOME: &str = "vm-become";
+
+/// Answers both.
+pub(super) fn dispatch(arguments: Vec<OsString>) -> Option<ExitCode> {
+    let mut arguments = arguments.into_iter();
+    let command = arguments.next()?;
+    let whose = arguments.next()?.into_string().ok()?;
+    let program = arguments.next()?;
+    let ended = match command.to_str()? {
+        KEEP => keep(&program, arguments),
+        BECOME => Err(turn_into(&whose, &program, arguments)),
+        _ => return None,
+    };
+    Some(ended.unwrap_or_else(|error| {
+        eprintln!("{}: {error}", program.display());
+        ExitCode::FAILURE
+    }))
+}
+
+fn keep(program: &OsString, arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+    // Where there is a state, the machine begins with it.
+    let state = File::open(TEMPLATE).map_or_else(|_| Stdio::null(), Stdio::from);
+    let mut child = Command::new("/proc/self/exe")
+        .arg(BECOME)
+        .arg(getpid().as_raw_nonzero().to_string())
+        .arg(program)
+        .args(arguments)
+        .stdin(state)
+        .stdout(Stdio::null())
+        .spawn()?;
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
+    let machine = pidfd_open(pid, PidfdFlags::empty())?;
+    let waiting = std::thread::Builder::new().spawn(move || {
+        // It says nothing: this waits for its end.
+        let _ = io::stdin().read(&mut [0]);
+        let _ = pidfd_send_signal(&machine, Signal::KILL);
+    });
+    waiting?;
+    let status = child.wait()?;
+    for socket in SOCKETS {
+        let _ = fs::remove_file(socket);
+    }
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+fn turn_into(keeper: &str, program: &OsString, arguments: impl Iterator<Item = OsString>) -> io::Error {
+    if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
+        return error.into();
+    }
+    // It may have ended before.
+    if getppid().map(|pid| pid.as_raw_nonzero().to_string()).as_deref() != Some(keeper) {
+        return io::Error::other("its keeper is gone");
+    }
+    Command::new(program).args(arguments).exec()
+}

@@ -1,0 +1,248 @@
+//! Running a command in the guest.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::io;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::WORKSPACE;
+use super::instance::Instance;
+use super::link::Link;
+use super::machine::lock;
+use crate::HandError;
+use crate::posix::{Command, Ended, Flow, Input, Program, Report, Shell, Sink, Stop, Stream, Streams};
+
+/// How long a killed command may take to end, in a machine that is emulated, before the machine itself is ended.
+const GRACE: Duration = Duration::from_secs(30);
+/// Most bytes of a command's standard input: they wait in the guest's memory.
+const MOST_INPUT: u64 = 16 << 20;
+
+#[async_trait]
+impl Shell for Instance {
+    async fn run(
+        &self,
+        command: Command,
+        cancel: &CancellationToken,
+        sink: &mut dyn Sink,
+    ) -> Result<Report, HandError> {
+        let deadline = Instant::now() + command.timeout;
+        let turn = tokio::select! {
+            biased;
+            () = cancel.cancelled() => return Ok(stopped(Stop::Cancelled)),
+            turn = self.calls.acquire() => turn,
+            () = sleep_until(deadline) => return Ok(stopped(Stop::Timeout)),
+        };
+        let input = match read_all(command.input).await {
+            Ok(input) => input,
+            Err(error) => return Ok(not_started("take its input", error)),
+        };
+        let link = lock(&self.links).pop();
+        let (Ok(_turn), Some(mut link)) = (turn, link) else { return Err(self.lost(Ran::No).await) };
+        // Who gives up in the middle leaves a guest that nobody can talk to: it is ended.
+        let abandoned = self.machine.killer().drop_guard();
+        let id = self.next_call();
+        let script = script(&id, &command.program, command.cwd.as_deref());
+        let began = begin(&mut link, &id, script.as_bytes(), &input, command.streams).await;
+        let Ok(mark) = began else { return Err(self.lost(Ran::No).await) };
+        let running = Running { instance: self, id: &id, mark, cancel, deadline };
+        let report = match running.to_its_end(&mut link, sink).await {
+            Ok(Finish::Ended(code, stop)) => report(&code, stop, command.cwd.as_deref()),
+            Ok(Finish::Deaf(stop)) => {
+                self.machine.end("it did not end a command when it was asked to, so it was ended").await;
+                let notes =
+                    vec!["the machine did not answer, so it was ended with all that ran in it".to_owned()];
+                return Ok(Report { ended: Ended::Stopped(stop), notes });
+            }
+            Err(_) => return Err(self.lost(Ran::Perhaps).await),
+        };
+        abandoned.disarm();
+        lock(&self.links).push(link);
+        Ok(report)
+    }
+}
+
+impl Instance {
+    /// Ends everything that a call started.
+    async fn kill(&self, id: &str) -> io::Result<()> {
+        self.control.lock().await.write_all(format!("kill {id}\n").as_bytes()).await
+    }
+
+    async fn lost(&self, ran: Ran) -> HandError {
+        HandError::Lost { may_have_run: ran == Ran::Perhaps, why: self.machine.reason().await }
+    }
+}
+
+/// Whether a command that is lost may have had effects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ran {
+    No,
+    Perhaps,
+}
+
+/// How a command ended, as far as the line goes.
+enum Finish {
+    /// With this code, after it was stopped or not.
+    Ended(String, Option<Stop>),
+    /// It was to be stopped, and nothing came of it.
+    Deaf(Stop),
+}
+
+async fn read_all(input: Input) -> io::Result<Vec<u8>> {
+    let bytes = match input {
+        Input::Bytes(bytes) => bytes.to_vec(),
+        Input::Stream(stream) => {
+            let mut bytes = Vec::new();
+            stream.take(MOST_INPUT + 1).read_to_end(&mut bytes).await?;
+            bytes
+        }
+    };
+    if bytes.len() as u64 > MOST_INPUT {
+        return Err(io::Error::other(format!("it is more than {} MiB", MOST_INPUT >> 20)));
+    }
+    Ok(bytes)
+}
+
+/// Brings a command to the guest and starts it. The answer is what says its end.
+async fn begin(
+    link: &mut Link,
+    id: &str,
+    script: &[u8],
+    input: &[u8],
+    streams: Streams,
+) -> io::Result<Vec<u8>> {
+    let mark = mark();
+    link.tell(&format!("new {id}")).await?;
+    link.put(id, "script", script).await?;
+    link.put(id, "in", input).await?;
+    let streams = if streams == Streams::Merged { "merged" } else { "separate" };
+    link.tell(&format!("run {id} {streams} {mark}")).await?;
+    Ok(mark.into_bytes())
+}
+
+/// What no command prints by chance.
+fn mark() -> String {
+    let random = || RandomState::new().build_hasher().finish();
+    format!("manyhands:{:016x}{:016x}:", random(), random())
+}
+
+struct Running<'a> {
+    instance: &'a Instance,
+    id: &'a str,
+    mark: Vec<u8>,
+    cancel: &'a CancellationToken,
+    deadline: Instant,
+}
+
+impl Running<'_> {
+    /// Hands on what the command prints until it ends or is to end.
+    async fn to_its_end(&self, link: &mut Link, sink: &mut dyn Sink) -> io::Result<Finish> {
+        let mut stop = None;
+        let mut pending = Vec::new();
+        let code = match self.printing(link, sink, &mut pending, &mut stop).await? {
+            Some(code) => code,
+            None => return Ok(Finish::Deaf(stop.unwrap_or(Stop::Timeout))),
+        };
+        let error = tokio::time::timeout(GRACE, link.get(&format!("end {}", self.id))).await??;
+        if !error.is_empty() {
+            let _ = sink.take(Stream::Error, &error).await;
+        }
+        Ok(Finish::Ended(code, stop))
+    }
+
+    /// Its exit code; `None` when it was to be stopped and nothing came of it.
+    async fn printing(
+        &self,
+        link: &mut Link,
+        sink: &mut dyn Sink,
+        pending: &mut Vec<u8>,
+        stop: &mut Option<Stop>,
+    ) -> io::Result<Option<String>> {
+        let request = format!("more {}", self.id);
+        let mut deadline = std::pin::pin!(sleep_until(self.deadline));
+        loop {
+            let mut more = std::pin::pin!(link.get(&request));
+            let bytes = loop {
+                let why = tokio::select! {
+                    biased;
+                    bytes = &mut more => break bytes?,
+                    () = self.cancel.cancelled(), if stop.is_none() => Stop::Cancelled,
+                    () = &mut deadline => if stop.is_some() { return Ok(None) } else { Stop::Timeout },
+                };
+                self.instance.kill(self.id).await?;
+                *stop = Some(why);
+                deadline.as_mut().reset(Instant::now() + GRACE);
+            };
+            if bytes.is_empty() {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            pending.extend_from_slice(&bytes);
+            let (printed, code) = self.split_end(pending);
+            if stop.is_none()
+                && printed > 0
+                && let Flow::Stop(why) = sink.take(Stream::Output, &pending[..printed]).await
+            {
+                if code.is_none() {
+                    self.instance.kill(self.id).await?;
+                    deadline.as_mut().reset(Instant::now() + GRACE);
+                }
+                *stop = Some(why);
+            }
+            pending.drain(..printed);
+            if code.is_some() {
+                return Ok(code);
+            }
+        }
+    }
+
+    /// How many bytes were printed for sure, and the exit code when that follows.
+    fn split_end(&self, pending: &[u8]) -> (usize, Option<String>) {
+        let mark = &self.mark[..];
+        if let Some(at) = pending.windows(mark.len()).position(|bytes| bytes == mark) {
+            let rest = &pending[at + mark.len()..];
+            let code = rest.iter().position(|byte| *byte == b'\n').map(|end| &rest[..end]);
+            return (at, code.map(|code| String::from_utf8_lossy(code).into_owned()));
+        }
+        // Its end may be the beginning of the mark.
+        let open =
+            (1..mark.len().min(pending.len() + 1)).rev().find(|length| pending.ends_with(&mark[..*length]));
+        (pending.len() - open.unwrap_or(0), None)
+    }
+}
+
+/// What the guest's shell reads: the folder, then the command, its words exact.
+fn script(id: &str, program: &Program, cwd: Option<&str>) -> String {
+    let cwd = quote(cwd.unwrap_or(WORKSPACE));
+    let words = match program {
+        Program::Login(script) => format!("sh -c {}", quote(script)),
+        Program::Argv(words) => words.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" "),
+    };
+    format!("cd {cwd} 2>/dev/null || {{ : > /run/manyhands/{id}/nowhere; exit 126; }}\nexec {words}\n")
+}
+
+fn quote(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+fn stopped(why: Stop) -> Report {
+    Report { ended: Ended::Stopped(why), notes: Vec::new() }
+}
+
+fn not_started(doing: &str, error: io::Error) -> Report {
+    Report { ended: Ended::NotStarted { doing: doing.to_owned(), error }, notes: Vec::new() }
+}
+
+fn report(code: &str, stop: Option<Stop>, cwd: Option<&str>) -> Report {
+    match (stop, code.parse()) {
+        (Some(why), _) => stopped(why),
+        (None, Ok(code)) => Report { ended: Ended::Exit(code), notes: Vec::new() },
+        (None, Err(_)) => {
+            let doing = format!("use {} as working folder", cwd.unwrap_or(WORKSPACE));
+            not_started(&doing, io::ErrorKind::NotFound.into())
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! What goes wrong around containers: each is one clear sentence with what to do, and the next call works again.
+#![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
+
+use std::time::Instant;
+
+use hands::container::{Container, ContainerConfig, Image, ShellName, inspect};
+use hands::sandbox::State;
+use hands::{Ending, Hand, HandError};
+
+use super::container::ContainerRig;
+use super::dockerd::busybox;
+use super::rig::{Rig, bash, is_gone, is_lost, lease, meanwhile, run, soon};
+
+/// Why nothing can be provisioned, and what to do about it.
+async fn refusal(config: ContainerConfig) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let hand = Container::new(config);
+    match hand.provision(&lease(folder.path(), "one")).await {
+        Err(error @ HandError::Unavailable { .. }) => error.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn no_daemon_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = ContainerConfig::new("tests", Image::Named("anything".into()));
+    config.host = format!("unix://{}/none", folder.path().display());
+    let why = refusal(config.clone()).await;
+    assert!(why.starts_with("there is no Docker daemon at ") && why.contains("; start it"), "{why}");
+    let findings = inspect(&config).await;
+    assert_eq!((findings.len(), findings[0].state), (1, State::Missing));
+    assert!(findings[0].found.starts_with("there is no Docker daemon at "));
+    // A socket that nobody listens on, and something else than a daemon.
+    let socket = folder.path().join("socket");
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    config.host = format!("unix://{}", socket.display());
+    assert!(refusal(config.clone()).await.starts_with("there is no Docker daemon at "));
+    config.host = "tcp://127.0.0.1:1".into();
+    let why = refusal(config).await;
+    assert!(why.starts_with("no Docker daemon answers at tcp://127.0.0.1:1"), "{why}");
+}
+
+#[tokio::test]
+async fn what_a_container_can_not_be_made_of_is_said() {
+    let rig = ContainerRig::new().await;
+    let folder = tempfile::tempdir().unwrap();
+    let not_a_tar = folder.path().join("text");
+    std::fs::write(&not_a_tar, "no tar at all").unwrap();
+    let with = |change: &dyn Fn(&mut ContainerConfig)| {
+        let mut config = rig.config();
+        change(&mut config);
+        config
+    };
+    let cases: [(ContainerConfig, &str); 5] = [
+        (
+            with(&|config| config.image = Image::Named("127.0.0.1:1/none".into())),
+            "the image 127.0.0.1:1/none:latest is not there and can't be pulled",
+        ),
+        (
+            with(&|config| config.image = Image::Rootfs("/nonesuch.tar".into())),
+            "/nonesuch.tar, the root file system of this hand, can't be read",
+        ),
+        (with(&|config| config.image = Image::Rootfs(not_a_tar.clone())), "can't be imported as an image"),
+        (
+            with(&|config| config.image = Image::Rootfs(busybox())),
+            "the image has no bash; set the hand's shell to sh",
+        ),
+        (
+            with(&|config| config.runtime = Some("nonesuch".into())),
+            "the Docker daemon has no runtime nonesuch",
+        ),
+    ];
+    for (config, says) in cases {
+        let why = refusal(config).await;
+        assert!(why.contains(says), "{says}: {why}");
+    }
+    assert_eq!(rig.daemon.docker(&["ps", "--all", "--quiet"]), "");
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn doctor_says_beforehand_what_would_fail() {
+    let rig = ContainerRig::new().await;
+    let said = |findings: Vec<hands::sandbox::Finding>, subject: &str| {
+        let finding = findings.into_iter().find(|finding| finding.subject == subject).unwrap();
+        (finding.state, finding.found)
+    };
+    let config = rig.config();
+    assert_eq!(said(inspect(&config).await, "docker").0, State::Fine);
+    assert_eq!(said(inspect(&config).await, "limits").0, State::Fine);
+    assert_eq!(said(inspect(&config).await, "image").0, State::Fine);
+    let missing = ContainerConfig { image: Image::Named("none".into()), ..config.clone() };
+    let (state, found) = said(inspect(&missing).await, "image");
+    assert_eq!(
+        (state, found.as_str()),
+        (State::Weaker, "the image none is not there; the first call pulls it")
+    );
+    let runtime = ContainerConfig { runtime: Some("nonesuch".into()), ..config };
+    assert_eq!(said(inspect(&runtime).await, "runtime").0, State::Missing);
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn a_container_that_is_paused_or_removed_is_replaced() {
+    let rig = ContainerRig::new().await;
+    let (hand, samples, lease) = (rig.hand(), rig.samples(), rig.lease("one"));
+    let container = ContainerRig::container(&lease.instance);
+    for how in [&["pause"][..], &["rm", "--force"], &["stop", "--time", "0"]] {
+        let handle = hand.provision(&lease).await.unwrap();
+        assert_eq!(run(&*hand, &handle, &samples.ok.0).await.0, Ending::Ok);
+        rig.daemon.docker(&[how, &[&container]].concat());
+        is_lost(&*hand, &handle, &samples.ok.0).await;
+    }
+    let handle = hand.provision(&lease).await.unwrap();
+    assert_eq!(run(&*hand, &handle, &samples.ok.0).await.0, Ending::Ok);
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn a_daemon_that_is_killed_loses_its_containers_and_leaves_nothing() {
+    let mut rig = ContainerRig::new().await;
+    let (hand, samples, lease) = (rig.hand(), rig.samples(), rig.lease("one"));
+    let handle = hand.provision(&lease).await.unwrap();
+    assert_eq!(run(&*hand, &handle, &samples.keep).await.0, Ending::Ok);
+    let daemon = &mut rig.daemon;
+    let lost = meanwhile(&*hand, &handle, &samples.endless, async |_| daemon.kill()).await;
+    assert!(matches!(lost, Err(HandError::Lost { may_have_run: true, .. })), "{lost:?}");
+    let gone = hand.provision(&lease).await;
+    let Err(HandError::Unavailable { why, .. }) = gone else { panic!("{gone:?}") };
+    assert!(why.starts_with("there is no Docker daemon at "), "{why}");
+    rig.daemon.restart().await;
+    let handle = hand.provision(&lease).await.unwrap();
+    assert_eq!(run(&*hand, &handle, &samples.kept.0).await.0, Ending::Ok);
+    hand.release(handle).await.unwrap();
+    is_gone(&rig, &lease.instance).await;
+    rig.finish().await;
+}
+
+/// Its connections end with it, whatever killed it.
+#[tokio::test]
+async fn a_gateway_that_is_gone_takes_its_containers_with_it() {
+    let rig = ContainerRig::new().await;
+    let (config, lease) = (rig.config(), rig.lease("one"));
+    let (started, lease_of_it) = (std::sync::Barrier::new(2), lease.clone());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let hand = Container::new(config);
+            runtime.block_on(async {
+                let handle = hand.provision(&lease_of_it).await.unwrap();
+                bash(&hand, &handle, "setsid sleep 1000 > /dev/null 2>&1 < /dev/null &").await;
+            });
+            started.wait();
+            runtime.shutdown_background();
+        });
+        started.wait();
+    });
+    let label = format!("label=manyhands.instance={}", lease.instance);
+    soon(|| rig.daemon.docker(&["ps", "--all", "--quiet", "--filter", &label]).is_empty()).await;
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn how_long_it_takes_beside_docker_itself() {
+    let rig = ContainerRig::new().await;
+    let (hand, samples, lease) = (rig.hand(), rig.samples(), rig.lease("one"));
+    let start = Instant::now();
+    let handle = hand.provision(&lease).await.unwrap();
+    let provisioned = start.elapsed();
+    assert_eq!(run(&*hand, &handle, &samples.ok.0).await.0, Ending::Ok);
+    println!("provision {provisioned:?}, with import and first call {:?}", start.elapsed());
+    for _ in 0..5 {
+        let start = Instant::now();
+        assert_eq!(run(&*hand, &handle, &samples.ok.0).await.0, Ending::Ok);
+        println!("warm call {:?}", start.elapsed());
+        let start = Instant::now();
+        rig.daemon.docker(&["exec", &ContainerRig::container(&lease.instance), "sh", "-c", "echo $((6*7))"]);
+        println!("docker exec {:?}", start.elapsed());
+    }
+    hand.release(handle).await.unwrap();
+    for _ in 0..3 {
+        let start = Instant::now();
+        let handle = hand.provision(&lease).await.unwrap();
+        assert_eq!(run(&*hand, &handle, &samples.ok.0).await.0, Ending::Ok);
+        println!("provision and first call {:?}", start.elapsed());
+        let start = Instant::now();
+        hand.release(handle).await.unwrap();
+        println!("release {:?}", start.elapsed());
+    }
+    rig.finish().await;
+}

@@ -1,0 +1,222 @@
+//! The virtual machine: QEMU with a guest made on the spot, against the contract.
+#![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
+
+mod guest;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use hands::sandbox::State;
+use hands::vm::{Accel, Vm, VmConfig, inspect};
+use hands::{Ending, Hand, HandError, InstanceId, Lease};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use super::rig::{Rig, Samples, bash, call, lease, run, soon};
+use crate::sandbox_kit::processes_of;
+
+contract!(every, VmRig);
+contract!(posix, VmRig);
+
+fn program() -> PathBuf {
+    env!("CARGO_BIN_EXE_hand-program").into()
+}
+
+/// Emulated: the same on every machine.
+fn config() -> VmConfig {
+    let guest = guest::guest();
+    VmConfig { accel: Accel::Tcg, ..VmConfig::new(program(), guest.kernel, guest.initrd, guest.cache) }
+}
+
+struct VmRig {
+    hands: Mutex<Vec<Arc<Vm>>>,
+    folder: TempDir,
+}
+
+impl VmRig {
+    fn make(&self, config: VmConfig) -> Arc<Vm> {
+        let hand = Arc::new(Vm::new(config));
+        self.hands.lock().unwrap().push(Arc::clone(&hand));
+        hand
+    }
+}
+
+/// QEMU of an instance.
+fn machines_of(instance: &InstanceId) -> Vec<Pid> {
+    processes_of(&InstanceId(format!("manyhands-{instance}")))
+}
+
+fn sockets_below(folder: &Path) -> Vec<String> {
+    let found = std::process::Command::new("find").arg(folder).args(["-type", "s"]).output().unwrap();
+    String::from_utf8(found.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[async_trait]
+impl Rig for VmRig {
+    async fn new() -> Self {
+        let rig = Self { hands: Mutex::default(), folder: tempfile::tempdir().unwrap() };
+        rig.make(config());
+        rig
+    }
+
+    fn hand(&self) -> Arc<dyn Hand> {
+        Arc::clone(&self.hands.lock().unwrap()[0]) as _
+    }
+
+    async fn second(&self) -> Arc<dyn Hand> {
+        self.make(config())
+    }
+
+    fn lease(&self, name: &str) -> Lease {
+        lease(self.folder.path(), name)
+    }
+
+    fn samples(&self) -> Samples {
+        Samples::posix()
+    }
+
+    async fn count(&self, instance: &InstanceId) -> usize {
+        machines_of(instance).len()
+    }
+
+    async fn remains(&self, instance: &InstanceId) -> Vec<String> {
+        let processes = processes_of(instance).into_iter().chain(machines_of(instance));
+        let processes = processes.map(|pid| format!("process {pid:?}"));
+        // The work folder is named after the lease, and so is the instance.
+        let name = instance.0.split('-').next().unwrap();
+        processes.chain(sockets_below(&self.folder.path().join("work").join(name))).collect()
+    }
+
+    async fn kill(&self, instance: &InstanceId) {
+        for pid in machines_of(instance) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        soon(|| machines_of(instance).is_empty()).await;
+    }
+
+    async fn finish(self) {
+        let hands = std::mem::take(&mut *self.hands.lock().unwrap());
+        for hand in hands {
+            hand.shutdown().await;
+        }
+    }
+}
+
+impl Drop for VmRig {
+    /// A machine of a failed test goes with its hand, whose keepers see the end of this process.
+    fn drop(&mut self) {
+        self.hands.lock().unwrap().clear();
+    }
+}
+
+#[tokio::test]
+async fn a_killed_gateway_takes_its_machines_with_it() {
+    let rig = VmRig::new().await;
+    let (lease, guest) = (rig.lease("held"), guest::guest());
+    let mut gateway = tokio::process::Command::new(program())
+        .args(["hold", "vm", &lease.instance.0])
+        .args([&lease.work, &guest.kernel, &guest.initrd, &guest.cache])
+        .stdout(std::process::Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(gateway.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next_line().await.unwrap().as_deref(), Some("started"));
+    assert_eq!(machines_of(&lease.instance).len(), 1);
+    gateway.kill().await.unwrap();
+    soon(|| machines_of(&lease.instance).is_empty() && processes_of(&lease.instance).is_empty()).await;
+    assert_eq!(sockets_below(rig.folder.path()), Vec::<String>::new());
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn a_killed_keeper_takes_its_machine_with_it() {
+    let rig = VmRig::new().await;
+    let (hand, lease) = (rig.hand(), rig.lease("one"));
+    let handle = hand.provision(&lease).await.unwrap();
+    for keeper in processes_of(&lease.instance) {
+        kill_process(keeper, Signal::KILL).unwrap();
+    }
+    soon(|| machines_of(&lease.instance).is_empty() && !hand.alive(&handle)).await;
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn bytes_pass_as_they_are_and_memory_is_part_of_a_checkpoint() {
+    let rig = VmRig::new().await;
+    let (hand, lease) = (rig.hand(), rig.lease("one"));
+    let handle = hand.provision(&lease).await.unwrap();
+    let text: String =
+        (1..0x250).filter_map(char::from_u32).chain("二\r\n🦀\u{4}\u{11}\u{13}".chars()).collect();
+    let text = text.repeat(200);
+    let echo = call("bash", json!({"command": "cat; md5sum < /dev/null >&2", "stdin": text}));
+    let (ending, shown) = run(&*hand, &handle, &echo).await;
+    assert_eq!(ending, Ending::Ok);
+    assert!(shown.strip_suffix("d41d8cd98f00b204e9800998ecf8427e  -\n") == Some(&text[..]), "bytes changed");
+    // A process of the background counts in memory alone.
+    let count = "i=0; while :; do i=$((i+1)); echo $i > /tmp/count; sleep 0.1; done > /dev/null 2>&1 &";
+    bash(&*hand, &handle, count).await;
+    let checkpoints = hand.checkpoints().unwrap();
+    checkpoints.checkpoint(&handle, "then").await.unwrap();
+    bash(&*hand, &handle, "kill $!; rm -rf /tmp/count; sleep 1; echo gone > /tmp/count").await;
+    checkpoints.restore(&handle, "then").await.unwrap();
+    let (_, counted) =
+        bash(&*hand, &handle, "a=$(cat /tmp/count); sleep 1; b=$(cat /tmp/count); echo $((b > a))").await;
+    assert_eq!(counted, "1\n");
+    for name in ["", "-x", "a b", "../x", &"x".repeat(33)] {
+        let said = checkpoints.checkpoint(&handle, name).await.unwrap_err().to_string();
+        assert!(said.contains("1 to 32 small letters"), "{said}");
+    }
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn a_guest_that_is_silent_under_kvm_is_emulated_from_then_on() {
+    let rig = VmRig::new().await;
+    let cache = rig.folder.path().join("cache");
+    // Where there is no KVM, or one that works, the same settings give a machine as well.
+    let settings =
+        VmConfig { accel: Accel::Auto, silence: Duration::from_secs(3), cache: cache.clone(), ..config() };
+    let hand = rig.make(settings.clone());
+    let handle = hand.provision(&rig.lease("one")).await.unwrap();
+    assert_eq!(bash(&*hand, &handle, "echo here").await.1, "here\n");
+    if cache.join("kvm-is-silent").exists() {
+        let findings = inspect(&settings).await;
+        let found = findings.iter().find(|finding| finding.subject == "acceleration").unwrap();
+        assert_eq!(found.state, State::Weaker);
+    }
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn what_is_missing_is_said_in_one_sentence_and_beforehand() {
+    let rig = VmRig::new().await;
+    let nowhere = rig.folder.path().join("nowhere");
+    let fresh = || VmConfig { cache: rig.folder.path().join("cache"), ..config() };
+    for (settings, subject, hint) in [
+        (
+            VmConfig { accel: Accel::Kvm, kvm: nowhere.clone(), ..fresh() },
+            "acceleration",
+            "has no KVM for the gateway",
+        ),
+        (VmConfig { kernel: nowhere.clone(), ..fresh() }, "kernel", "can't be read (No such file"),
+        (VmConfig { initrd: nowhere.clone(), ..fresh() }, "initrd", "can't be read (No such file"),
+        (VmConfig { qemu_img: nowhere.clone(), ..fresh() }, "qemu-img", "can't be run (No such file"),
+        (VmConfig { qemu: nowhere.clone(), ..fresh() }, "qemu", "No such file"),
+    ] {
+        let hand = rig.make(settings.clone());
+        let error = hand.provision(&rig.lease("none")).await.unwrap_err();
+        let said = error.to_string();
+        assert!(matches!(error, HandError::Unavailable { .. }) && said.contains(hint), "{said}");
+        let findings = inspect(&settings).await;
+        let found = findings.iter().find(|finding| finding.subject == subject).unwrap();
+        assert!(found.state == State::Missing && found.found.contains(hint), "{found:?}");
+    }
+    let findings = inspect(&config()).await;
+    assert!(findings.iter().all(|finding| finding.state != State::Missing), "{findings:?}");
+    rig.finish().await;
+}

@@ -1,0 +1,53 @@
+//! A guest made on the spot: the kernel of a Debian package, which is not installed, and a file system of busybox.
+#![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What machines boot.
+pub(super) struct Guest {
+    pub(super) kernel: PathBuf,
+    pub(super) initrd: PathBuf,
+    /// Where machines that have booted are kept, for all tests.
+    pub(super) cache: PathBuf,
+}
+
+/// Fetches the kernel and packs the rest, into `$1`.
+const MAKE: &str = r#"
+set -eu
+cd "$1"
+rm -rf new && mkdir new && cd new
+package=$(apt-cache depends linux-image-cloud-amd64 | awk '/Depends:/ { print $2; exit }')
+apt-get download -qq "$package" 2> said || { cat said >&2; exit 1; }
+dpkg -x ./*.deb package
+mkdir -p root/bin root/etc root/modules
+cp "$(command -v busybox)" root/bin/busybox
+for program in $(busybox --list); do
+  [ "$program" = busybox ] || ln -s busybox "root/bin/$program"
+done
+printf '#!/bin/sh\n' > root/etc/manyhands-boot
+for module in virtio/virtio_ring virtio/virtio virtio/virtio_pci_legacy_dev virtio/virtio_pci_modern_dev \
+  virtio/virtio_pci block/virtio_blk char/virtio_console; do
+  cp package/lib/modules/*/kernel/drivers/$module.ko root/modules/
+  echo "insmod /modules/${module#*/}.ko" >> root/etc/manyhands-boot
+done
+chmod +x root/etc/manyhands-boot
+(cd root && find . | busybox cpio -o -H newc 2> /dev/null) > initrd
+mv package/boot/vmlinuz-* kernel
+rm -rf package root ./*.deb
+mv initrd kernel ..
+"#;
+
+/// The guest. Made once, where Cargo keeps what tests make.
+pub(super) fn guest() -> Guest {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guest");
+    std::fs::create_dir_all(&folder).unwrap();
+    let lock = File::create(folder.join("lock")).unwrap();
+    lock.lock().unwrap();
+    if !folder.join("kernel").exists() {
+        let made = Command::new("sh").args(["-c", MAKE, "sh"]).arg(&folder).output().unwrap();
+        assert!(made.status.success(), "no guest can be made: {}", String::from_utf8_lossy(&made.stderr));
+    }
+    Guest { kernel: folder.join("kernel"), initrd: folder.join("initrd"), cache: folder.join("cache") }
+}
