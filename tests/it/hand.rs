@@ -51,8 +51,8 @@ macro_rules! tests_of {
 mod container;
 mod container_faults;
 mod container_limits;
-mod dockerd;
 mod every;
 mod posix;
+mod registry;
 mod rig;
 mod sandbox;

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use hands::container::ContainerConfig;
-use hands::{CallContext, Ending, Hand, HandError, Lease};
+use hands::{CallContext, Ending, HandError, Lease};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
