@@ -80,7 +80,10 @@ impl Dockerd {
     async fn wait(&mut self) -> Result<()> {
         let until = Instant::now() + START_TIMEOUT;
         while Instant::now() < until && matches!(self.child.try_wait(), Ok(None)) {
-            if self.docker(&["info", "--format", "{{.ID}}:"]).starts_with(|c: char| c.is_ascii_uppercase()) {
+            if self
+                .docker(&["version", "--format", "{{.Server.Version}}"])
+                .starts_with(|c: char| c.is_ascii_digit())
+            {
                 return Ok(());
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
