@@ -3,6 +3,23 @@
 //! A hand lists tools and executes one in an *instance* that is provisioned on first use,
 //! replaced when it dies and released when nobody needs it.
 //!
+//! # The contract of every kind
+//!
+//! - *Nothing is made before it is needed*, and once however many ask for it: listing tools touches nothing, and
+//!   [`Hand::provision`] is idempotent.
+//! - *A call ends in one of four ways*: as asked or by the tool's own failure ([`Ending::Ok`], [`Ending::Error`]); because
+//!   its caller gave up or its time was over ([`Ending::Cancelled`], [`Ending::Timeout`]), and then everything that it
+//!   started has ended before the answer; or without an outcome, as [`HandError::Lost`], which says whether it may have
+//!   had effects. What may have run is never tried again by a hand.
+//! - *Death is noticed*, however it shows: an end of a stream, an exit code, a status. The instance is then lost for
+//!   good; the next provision makes another one of the same work.
+//! - *[`Hand::release`] leaves nothing* but the work, *[`Hand::reap`] ends what a dead gateway left* and nothing else.
+//! - *What a kind can beyond that it says*: [`Hand::files`], [`Hand::checkpoints`], [`Hand::mcp`].
+//! - *What is missing on a machine is one clear sentence with what to do* ([`HandError::Unavailable`]), and the kind's
+//!   `inspect` says it beforehand.
+//!
+//! `tests/it/hand` holds every kind to it, one test for each kind and promise.
+//!
 //! **Invariant:** this crate knows nothing of sessions, logs, the vault or HTTP faces. It is
 //! given names and folders, never a credential.
 
@@ -35,7 +52,7 @@ use crate::sandbox::CopyError;
 
 /// Something that lists tools and executes them in instances of itself.
 ///
-/// Every kind of hand passes `tests/it/hand.rs`.
+/// Every kind of hand passes the contract suite, `tests/it/hand.rs`.
 #[async_trait]
 pub trait Hand: Send + Sync + 'static {
     /// The tools this hand offers. Provisions nothing and touches no instance.

@@ -4,6 +4,7 @@
 //! ROWS=sandbox` measures one file's alone.
 
 mod calls;
+mod container;
 mod disk;
 mod log;
 mod process;
@@ -15,7 +16,7 @@ use std::path::Path;
 use anyhow::{Result, bail, ensure};
 
 /// The files with rows, in the order of the table.
-const ROOMS: [&str; 4] = ["log", "process", "sandbox", "calls"];
+const ROOMS: [&str; 5] = ["log", "process", "sandbox", "container", "calls"];
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -40,6 +41,7 @@ async fn rows(room: &str, scratch: &Path) -> Result<Vec<report::Row>> {
         "log" => log::rows(scratch).await,
         "process" => process::rows(scratch).await,
         "sandbox" => sandbox::rows(scratch).await,
+        "container" => container::rows(scratch).await,
         "calls" => calls::rows(scratch).await,
         _ => bail!("no rows called {room}: there are {}", ROOMS.join(", ")),
     }

@@ -57,6 +57,7 @@ mod emulator;
 mod every;
 mod marked;
 mod posix;
+mod registry;
 mod rig;
 mod sandbox;
 mod ssh;

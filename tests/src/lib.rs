@@ -1,5 +1,6 @@
 //! The kit: what the tests have in common. Fake only what we do not own.
 
+pub mod dockerd;
 pub mod faulty;
 pub mod fixture;
 pub mod gateway;

@@ -24,6 +24,7 @@ use crate::posix::{
     Command, Ended, Flow, Input, Program, Report, Shell, Sink, Stop, Stream as From, Streams,
 };
 use crate::sandbox::WORKSPACE;
+use crate::sandbox::watch::Watch;
 use crate::{END_GRACE, HandError};
 
 /// How long standard error may go on after the end of a call that has no background processes.
@@ -85,7 +86,7 @@ impl Shell for Arc<Instance> {
         if let Some(watch) = &self.watch {
             watch.admit()?;
         }
-        let _active = self.watch.as_ref().map(|watch| watch.active());
+        let _active = self.watch.as_ref().map(Watch::active);
         let alarm = self.watch.as_ref().map(|watch| watch.alarm());
         let deadline = Instant::now() + command.timeout;
         let token = token();
@@ -161,9 +162,17 @@ impl Instance {
 
 /// Whether a message is about a lack of processes.
 fn no_process(message: &str) -> bool {
-    ["ork", "esource temporarily unavailable", "pthread_create", "newosproc", "OS thread"]
-        .iter()
-        .any(|part| message.contains(part))
+    const SAYINGS: [&str; 7] = [
+        "annot fork",
+        "an't fork",
+        "esource temporarily unavailable",
+        "pthread_create",
+        "newosproc",
+        "OS thread",
+        // What is left of an OCI runtime that could not become the command.
+        "read init-p",
+    ];
+    SAYINGS.iter().any(|saying| message.contains(saying))
 }
 
 /// Unlike any other, and nothing that a call would print.
@@ -342,9 +351,9 @@ impl Running<'_> {
             return instance.exhausted().await;
         }
         if wrapper.is_some() {
-            // It was killed by what it ran.
+            // It was killed by what it ran, or what it says went the same way.
             instance.linger();
-            return report(Ended::Exit(code.unwrap_or(137)));
+            return report(Ended::Exit(code.filter(|code| *code != 0).unwrap_or(137)));
         }
         report(Ended::NotStarted {
             doing: "run a command in the container".into(),

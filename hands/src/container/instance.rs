@@ -37,9 +37,9 @@ const INSTANCE: &str = "manyhands.instance";
 /// The label by which a container's gateway is known.
 const NODE: &str = "manyhands.node";
 /// How long a container may take from its start until its keeper says that it is ready, on a machine under load.
-const START: Duration = Duration::from_secs(60);
+const START: Duration = Duration::from_mins(1);
 /// How long a container may take to be removed.
-const REMOVE: Duration = Duration::from_secs(60);
+const REMOVE: Duration = Duration::from_mins(1);
 /// Pause between two looks at what ends.
 const LOOK: Duration = Duration::from_millis(10);
 /// Pause between two looks at background processes.
@@ -159,7 +159,7 @@ impl Instance {
         };
         let mut words = ready.split(' ').skip(1);
         let (bash, writable) = (words.next(), words.next());
-        *lock(&self.killed) = words.next().unwrap_or_default().to_owned();
+        words.next().unwrap_or_default().clone_into(&mut lock(&self.killed));
         if self.shell == ShellName::Bash && bash != Some("yes") {
             return lack("the image has no bash".into(), "set the hand's shell to sh, or use another image");
         }

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use hands::container::{Container, ContainerConfig, Image, ShellName, Workspace};
 use hands::{Hand, InstanceId, Lease};
 use tempfile::TempDir;
+use tests::dockerd::{Dockerd, busybox, rootfs};
 
-use super::dockerd::{Dockerd, busybox, rootfs};
 use super::rig::{Rig, Samples, lease};
 
 contract!(every, ContainerRig);
@@ -24,8 +24,8 @@ pub(crate) struct ContainerRig {
 
 impl ContainerRig {
     pub(crate) async fn with(change: impl FnOnce(&mut ContainerConfig)) -> Self {
-        let daemon = Dockerd::start().await;
-        let mut config = ContainerConfig::new("tests", Image::Rootfs(rootfs()));
+        let daemon = Dockerd::start().await.unwrap();
+        let mut config = ContainerConfig::new("tests", Image::Rootfs(rootfs().unwrap()));
         config.host = daemon.host();
         change(&mut config);
         let hand = Arc::new(Container::new(config.clone()));
@@ -103,7 +103,7 @@ macro_rules! variant {
 }
 
 variant!(BusyboxRig, |config| {
-    config.image = Image::Rootfs(busybox());
+    config.image = Image::Rootfs(busybox().unwrap());
     config.shell = ShellName::Sh;
 });
 variant!(VolumeRig, |config| config.workspace = Workspace::Volume);

@@ -1,14 +1,13 @@
 //! What goes wrong around containers: each is one clear sentence with what to do, and the next call works again.
 #![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
 
-use std::time::Instant;
-
 use hands::container::{Container, ContainerConfig, Image, ShellName, inspect};
 use hands::sandbox::State;
 use hands::{Ending, Hand, HandError};
+use tests::dockerd::busybox;
 
 use super::container::ContainerRig;
-use super::dockerd::busybox;
+use super::registry::Registry;
 use super::rig::{Rig, bash, is_gone, is_lost, lease, meanwhile, run, soon};
 
 /// Why nothing can be provisioned, and what to do about it.
@@ -63,7 +62,7 @@ async fn what_a_container_can_not_be_made_of_is_said() {
         ),
         (with(&|config| config.image = Image::Rootfs(not_a_tar.clone())), "can't be imported as an image"),
         (
-            with(&|config| config.image = Image::Rootfs(busybox())),
+            with(&|config| config.image = Image::Rootfs(busybox().unwrap())),
             "the image has no bash; set the hand's shell to sh",
         ),
         (
@@ -124,12 +123,12 @@ async fn a_daemon_that_is_killed_loses_its_containers_and_leaves_nothing() {
     let handle = hand.provision(&lease).await.unwrap();
     assert_eq!(run(&*hand, &handle, &samples.keep).await.0, Ending::Ok);
     let daemon = &mut rig.daemon;
-    let lost = meanwhile(&*hand, &handle, &samples.endless, async |_| daemon.kill()).await;
+    let lost = meanwhile(&*hand, &handle, &samples.endless, async |_| daemon.kill().unwrap()).await;
     assert!(matches!(lost, Err(HandError::Lost { may_have_run: true, .. })), "{lost:?}");
     let gone = hand.provision(&lease).await;
     let Err(HandError::Unavailable { why, .. }) = gone else { panic!("{gone:?}") };
     assert!(why.starts_with("there is no Docker daemon at "), "{why}");
-    rig.daemon.restart().await;
+    rig.daemon.restart().await.unwrap();
     let handle = hand.provision(&lease).await.unwrap();
     assert_eq!(run(&*hand, &handle, &samples.kept.0).await.0, Ending::Ok);
     hand.release(handle).await.unwrap();
@@ -161,32 +160,31 @@ async fn a_gateway_that_is_gone_takes_its_containers_with_it() {
     rig.finish().await;
 }
 
+/// Once, however many wait for it, and with news of how far it is.
 #[tokio::test]
-async fn how_long_it_takes_beside_docker_itself() {
-    let rig = ContainerRig::new().await;
-    let (hand, samples, lease) = (rig.hand(), rig.samples(), rig.lease("one"));
-    let start = Instant::now();
-    let handle = hand.provision(&lease).await.unwrap();
-    let provisioned = start.elapsed();
-    assert_eq!(run(&*hand, &handle, &samples.ok.0).await.0, Ending::Ok);
-    println!("provision {provisioned:?}, with import and first call {:?}", start.elapsed());
-    for _ in 0..5 {
-        let start = Instant::now();
-        assert_eq!(run(&*hand, &handle, &samples.ok.0).await.0, Ending::Ok);
-        println!("warm call {:?}", start.elapsed());
-        let start = Instant::now();
-        rig.daemon.docker(&["exec", &ContainerRig::container(&lease.instance), "sh", "-c", "echo $((6*7))"]);
-        println!("docker exec {:?}", start.elapsed());
+async fn a_missing_image_is_pulled_once_and_says_how_far_it_is() {
+    let registry = Registry::serve(&busybox().unwrap()).await;
+    let image = format!("127.0.0.1:{}/some/busybox", registry.port);
+    let rig = ContainerRig::with(|config| {
+        config.image = Image::Named(image.clone());
+        config.shell = ShellName::Sh;
+    })
+    .await;
+    let hand = Container::new(rig.config());
+    let mut news = hand.news();
+    let leases = [rig.lease("one"), rig.lease("other")];
+    let mut told = Vec::new();
+    let (one, other, ()) = tokio::join!(hand.provision(&leases[0]), hand.provision(&leases[1]), async {
+        while let Some(said) = news.changed().await.ok().and_then(|()| news.borrow_and_update().clone()) {
+            told.push(said);
+        }
+    });
+    assert_eq!(told.first(), Some(&format!("pulling {image}:latest")));
+    assert!(told.iter().any(|said| said.contains(" of ")), "{told:?}");
+    assert_eq!(registry.layers(), 1);
+    for handle in [one.unwrap(), other.unwrap()] {
+        assert_eq!(run(&hand, &handle, &rig.samples().ok.0).await.0, Ending::Ok);
     }
-    hand.release(handle).await.unwrap();
-    for _ in 0..3 {
-        let start = Instant::now();
-        let handle = hand.provision(&lease).await.unwrap();
-        assert_eq!(run(&*hand, &handle, &samples.ok.0).await.0, Ending::Ok);
-        println!("provision and first call {:?}", start.elapsed());
-        let start = Instant::now();
-        hand.release(handle).await.unwrap();
-        println!("release {:?}", start.elapsed());
-    }
+    hand.shutdown().await;
     rig.finish().await;
 }

@@ -53,7 +53,7 @@ sleep 1000
 pub(super) async fn a_cancelled_call_takes_everything_with_it_and_nothing_else(rig: impl Rig) {
     let (hand, lease) = (rig.hand(), rig.lease("one"));
     let handle = hand.provision(&lease).await.unwrap();
-    let other = format!("{BEAT} nohup sh beat x other < /dev/null > /dev/null 2>&1 &");
+    let other = format!("{BEAT} setsid sh beat x other < /dev/null > /dev/null 2>&1 &");
     bash(&*hand, &handle, &other).await;
     let escapees = call("bash", json!({"command": ESCAPEES}));
     let ended = meanwhile(&*hand, &handle, &(escapees, "all started"), async |cancel| cancel.cancel()).await;

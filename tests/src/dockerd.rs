@@ -1,87 +1,102 @@
 //! A real Docker daemon of a test's own, and a root file system for it that is made on the spot.
-#![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use anyhow::{Context as _, Result, bail, ensure};
 use tempfile::TempDir;
 
+/// Debian's daemon: its folder is not in everybody's path.
+const DOCKERD: &str = "/usr/sbin/dockerd";
+/// Debian's client.
+const DOCKER: &str = "/usr/bin/docker";
+/// How long a daemon may take to start, on a machine that is busy with other tests.
+const START_TIMEOUT: Duration = Duration::from_mins(2);
 /// What a daemon writes to its log when it could not start.
 const LOG: &str = "log";
 
 /// A daemon on a socket of its own, with a data root of its own and no network. Dropping it ends it and all of its
 /// containers.
-pub(crate) struct Dockerd {
+pub struct Dockerd {
     child: Child,
     folder: TempDir,
 }
 
 impl Dockerd {
     /// Starts one and waits until it answers.
-    pub(crate) async fn start() -> Self {
-        assert!(rustix::process::geteuid().is_root(), "dockerd needs root: run these tests as root");
-        let folder = tempfile::Builder::new().prefix("manyhands-dockerd-").tempdir().unwrap();
-        let child = spawn(folder.path());
-        let daemon = Self { child, folder };
-        daemon.wait().await;
-        daemon
+    pub async fn start() -> Result<Self> {
+        ensure!(rustix::process::geteuid().is_root(), "dockerd needs root: run this as root");
+        let folder = tempfile::Builder::new().prefix("manyhands-dockerd-").tempdir()?;
+        let child = spawn(folder.path())?;
+        let mut daemon = Self { child, folder };
+        daemon.wait().await?;
+        Ok(daemon)
     }
 
     /// Its address, as in `DOCKER_HOST`.
-    pub(crate) fn host(&self) -> String {
+    pub fn host(&self) -> String {
         format!("unix://{}", self.folder.path().join("socket").display())
     }
 
     /// Kills it, and nothing that it started.
-    pub(crate) fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+    pub fn kill(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
     }
 
     /// Starts it anew after it was killed.
-    pub(crate) async fn restart(&mut self) {
+    pub async fn restart(&mut self) -> Result<()> {
         // Its containerd dies with it, a moment later than its record may be read.
         for left in ["pid", "socket", "exec/containerd/containerd.pid", "exec/containerd/containerd.sock"] {
             let _ = fs::remove_file(self.folder.path().join(left));
         }
-        self.child = spawn(self.folder.path());
-        self.wait().await;
+        self.child = spawn(self.folder.path())?;
+        self.wait().await
     }
 
-    /// What `docker` prints.
-    pub(crate) fn docker(&self, arguments: &[&str]) -> String {
-        let output = Command::new("/usr/bin/docker")
-            .args(["--host", &self.host()])
-            .args(arguments)
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
-        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+    /// What `docker` prints, errors as well.
+    pub fn docker(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new("docker");
+        // Debian's own, where there is another.
+        if Path::new(DOCKER).exists() {
+            command = Command::new(DOCKER);
+        }
+        let output = command.args(["--host", &self.host()]).args(arguments).stdin(Stdio::null()).output();
+        output.map_or_else(
+            |error| format!("docker can't be run: {error}"),
+            |output| {
+                [output.stdout, output.stderr]
+                    .map(|text| String::from_utf8_lossy(&text).into_owned())
+                    .concat()
+            },
+        )
     }
 
-    async fn wait(&self) {
-        for _ in 0..6000 {
+    async fn wait(&mut self) -> Result<()> {
+        let until = Instant::now() + START_TIMEOUT;
+        while Instant::now() < until && matches!(self.child.try_wait(), Ok(None)) {
             if self
                 .docker(&["version", "--format", "{{.Server.Version}}"])
                 .starts_with(|c: char| c.is_ascii_digit())
             {
-                return;
+                return Ok(());
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let log = fs::read_to_string(self.folder.path().join(LOG)).unwrap_or_default();
-        panic!("dockerd did not start:\n{log}");
+        bail!("dockerd did not start:\n{log}");
     }
 }
 
-fn spawn(folder: &Path) -> Child {
-    let log = fs::File::options().create(true).append(true).open(folder.join(LOG)).unwrap();
+fn spawn(folder: &Path) -> Result<Child> {
+    let log = fs::File::options().create(true).append(true).open(folder.join(LOG))?;
     let at = |name: &str| folder.join(name).display().to_string();
-    Command::new("/usr/sbin/dockerd")
+    Command::new(if Path::new(DOCKERD).exists() { DOCKERD } else { "dockerd" })
         .args(["--host", &format!("unix://{}", at("socket"))])
         .args(["--data-root", &at("data"), "--exec-root", &at("exec"), "--pidfile", &at("pid")])
         .args(["--bridge=none", "--iptables=false", "--ip6tables=false"])
@@ -91,7 +106,7 @@ fn spawn(folder: &Path) -> Child {
         .stderr(log)
         .process_group(0)
         .spawn()
-        .unwrap()
+        .context("dockerd can't be started")
 }
 
 impl Drop for Dockerd {
@@ -155,27 +170,28 @@ tar -c -C "$root" -f "$1/rootfs.tar" .
 "#;
 
 /// A root file system with bash and GNU tools.
-pub(crate) fn rootfs() -> PathBuf {
+pub fn rootfs() -> Result<PathBuf> {
     made("gnu", MAKE)
 }
 
 /// A root file system with sh and busybox.
-pub(crate) fn busybox() -> PathBuf {
+pub fn busybox() -> Result<PathBuf> {
     made("busybox", MAKE_BUSYBOX)
 }
 
-/// The tar, made once for all tests.
-fn made(name: &str, script: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+/// The tar, made once for all that use it.
+fn made(name: &str, script: &str) -> Result<PathBuf> {
+    let binary = crate::gateway::binary();
+    let folder = binary.parent().context("the binary is in a folder")?;
     let mut hasher = DefaultHasher::new();
     script.hash(&mut hasher);
     let tar = folder.join(format!("rootfs-{name}-{:016x}.tar", hasher.finish()));
     if !tar.exists() {
-        let making = tempfile::tempdir_in(folder).unwrap();
-        let made = Command::new("sh").args(["-c", script, "sh"]).arg(making.path()).status().unwrap();
-        assert!(made.success());
+        let making = tempfile::tempdir_in(folder)?;
+        let made = Command::new("sh").args(["-c", script, "sh"]).arg(making.path()).status()?;
+        ensure!(made.success(), "the root file system {name} could not be made");
         // Whoever is last: they are alike.
-        fs::rename(making.path().join("rootfs.tar"), &tar).unwrap();
+        fs::rename(making.path().join("rootfs.tar"), &tar)?;
     }
-    tar
+    Ok(tar)
 }
