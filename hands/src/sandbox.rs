@@ -12,7 +12,7 @@
 mod call;
 mod cgroup;
 mod children;
-mod copy;
+pub(crate) mod copy;
 mod doctor;
 mod enter;
 mod idmap;

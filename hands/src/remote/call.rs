@@ -260,34 +260,15 @@ impl Running<'_> {
     ) -> News {
         let Self { remote, reader, feed, stop, deadline, ended, open, .. } = self;
         let (stopping, over) = (stop.is_some(), ended.is_some());
-        let swept = async {
-            match stop {
-                // A keeper that is gone says nothing: its end is the line's.
-                Some((_, waiting @ Some(_))) => match waiting.as_mut().map(|swept| swept) {
-                    Some(swept) => {
-                        let said = swept.await;
-                        *waiting = None;
-                        said.ok()
-                    }
-                    None => None,
-                },
-                _ => None,
-            }
-        };
-        let waiting = async {
-            match swept.await {
-                Some(all) => all,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::pin!(waiting);
+        let swept = answer(stop);
+        tokio::pin!(swept);
         let mut fed = !matches!(feed, Feed::Going(_));
         tokio::pin!(fence);
         loop {
             tokio::select! {
                 event = reader.next(), if *open != Open::Gone => return News::Event(event),
                 () = feed.done(), if !fed => fed = true,
-                all = &mut waiting => return News::Swept(all),
+                all = &mut swept => return News::Swept(all),
                 () = remote.gone.cancelled(), if !over => return News::Lost,
                 () = &mut fence, if over && !stopping => return News::Fenced,
                 () = cancel.cancelled(), if !stopping && !over => return News::Stop(Stop::Cancelled),
@@ -410,6 +391,20 @@ impl Running<'_> {
         let why = why.unwrap_or_else(|| "the host ended the call without saying how".into());
         Err(HandError::Lost { may_have_run: true, why })
     }
+}
+
+/// What the keeper answers. One that is gone says nothing: its end is the line's.
+async fn answer(stop: &mut Option<(Stop, Option<oneshot::Receiver<bool>>)>) -> bool {
+    if let Some((_, waiting)) = stop
+        && let Some(swept) = waiting
+    {
+        let said = swept.await;
+        *waiting = None;
+        if let Ok(all) = said {
+            return all;
+        }
+    }
+    std::future::pending().await
 }
 
 /// What the wrapper says, up to its newline, and what comes after it.

@@ -18,7 +18,6 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::instance::Instance;
 use super::{Sandbox, WORKSPACE};
 use crate::posix::{Command, Ended, Flow, Input, Program, Shell, Sink, Stop, Stream, Streams};
 use crate::{Files, HandError, Handle};
@@ -42,6 +41,10 @@ mkdir -- "$3"
 tar -x -f - -C "$3" --no-same-owner
 mv -T -- "$3/content" "$1/$2"
 rmdir -- "$3""#;
+/// Packs `$2` of the folder `$1`. Hard links become files of their own where `tar` can: busybox's can't.
+const COPY_OUT: &str = r#"
+tar --help 2>&1 | grep -q hard-dereference && set -- "$1" "$2" --hard-dereference
+exec tar -c -f - $3 -C "$1" -- "$2""#;
 /// Numbers copies, so that two at once have places of their own.
 static COPIES: AtomicU64 = AtomicU64::new(0);
 /// Most bytes kept of why `tar` failed.
@@ -53,7 +56,7 @@ pub enum CopyError {
     /// It can't be done, as the sentence says.
     #[error("{0}")]
     Refused(String),
-    /// The sandbox failed.
+    /// The hand failed.
     #[error(transparent)]
     Hand(#[from] HandError),
     /// This machine's side failed.
@@ -75,23 +78,7 @@ impl Files for Sandbox {
         archive: Box<dyn AsyncRead + Send + Unpin>,
         cancel: &CancellationToken,
     ) -> Result<(), CopyError> {
-        let (folder, name) = place(to)?;
-        let instance = self.instance(handle).await?;
-        // Beside the target first, so that what breaks off leaves nothing.
-        let beside = format!("{folder}/.manyhands-copy-{}", COPIES.fetch_add(1, Ordering::Relaxed));
-        let argv = ["sh", "-c", COPY_IN, "sh", &folder, &name, &beside].map(str::to_owned).to_vec();
-        let mut sink = ToNobody { error: Vec::new() };
-        let copied = match run(&instance, argv, Input::Stream(archive), cancel, &mut sink).await {
-            Ok(ended) => ended.map_err(|code| refused(code, &sink.error)),
-            Err(error) => Err(error),
-        };
-        if copied.is_err() {
-            let argv = ["rm", "-rf", "--", &beside].map(str::to_owned).to_vec();
-            let input = Input::Bytes(Bytes::new());
-            // Where it fails, the sandbox is gone or full of what its owner may clear.
-            let _ = run(&instance, argv, input, &CancellationToken::new(), &mut sink).await;
-        }
-        copied
+        copy_in(&*self.instance(handle).await?, to, archive, cancel).await
     }
 
     async fn copy_out(
@@ -102,21 +89,56 @@ impl Files for Sandbox {
         moved: &(dyn Fn(u64) + Send + Sync),
         cancel: &CancellationToken,
     ) -> Result<(), CopyError> {
-        let (folder, name) = place(from)?;
         let most = self.config.limits.workspace.saturating_mul(2);
-        let argv =
-            ["tar", "-c", "-f", "-", "--hard-dereference", "-C", &folder, "--", &name].map(str::to_owned);
-        let mut sink = ToArchive { archive, moved, bytes: 0, most, error: Vec::new() };
-        let instance = self.instance(handle).await?;
-        let input = Input::Bytes(Bytes::new());
-        let ended = run(&instance, argv.to_vec(), input, cancel, &mut sink).await?;
-        ended.map_err(|code| refused(code, &sink.error))
+        copy_out(&*self.instance(handle).await?, from, most, archive, moved, cancel).await
     }
+}
+
+/// [`Files::copy_in`] by way of anything that can run `tar` and has a `/workspace`.
+pub(crate) async fn copy_in(
+    shell: &dyn Shell,
+    to: &str,
+    archive: Box<dyn AsyncRead + Send + Unpin>,
+    cancel: &CancellationToken,
+) -> Result<(), CopyError> {
+    let (folder, name) = place(to)?;
+    // Beside the target first, so that what breaks off leaves nothing.
+    let beside = format!("{folder}/.manyhands-copy-{}", COPIES.fetch_add(1, Ordering::Relaxed));
+    let argv = ["sh", "-c", COPY_IN, "sh", &folder, &name, &beside].map(str::to_owned).to_vec();
+    let mut sink = ToNobody { error: Vec::new() };
+    let copied = match run(shell, argv, Input::Stream(archive), cancel, &mut sink).await {
+        Ok(ended) => ended.map_err(|code| refused(code, &sink.error)),
+        Err(error) => Err(error),
+    };
+    if copied.is_err() {
+        let argv = ["rm", "-rf", "--", &beside].map(str::to_owned).to_vec();
+        let input = Input::Bytes(Bytes::new());
+        // Where it fails, the hand is gone or full of what its owner may clear.
+        let _ = run(shell, argv, input, &CancellationToken::new(), &mut sink).await;
+    }
+    copied
+}
+
+/// [`Files::copy_out`] by way of anything that can run `tar` and has a `/workspace`; at most `most` bytes.
+pub(crate) async fn copy_out(
+    shell: &dyn Shell,
+    from: &str,
+    most: u64,
+    archive: &mut (dyn AsyncWrite + Send + Unpin),
+    moved: &(dyn Fn(u64) + Send + Sync),
+    cancel: &CancellationToken,
+) -> Result<(), CopyError> {
+    let (folder, name) = place(from)?;
+    let argv = ["sh", "-c", COPY_OUT, "sh", &folder, &name].map(str::to_owned);
+    let mut sink = ToArchive { archive, moved, bytes: 0, most, error: Vec::new() };
+    let input = Input::Bytes(Bytes::new());
+    let ended = run(shell, argv.to_vec(), input, cancel, &mut sink).await?;
+    ended.map_err(|code| refused(code, &sink.error))
 }
 
 /// Runs `tar`; the inner error is its exit code.
 async fn run(
-    instance: &Instance,
+    shell: &dyn Shell,
     argv: Vec<String>,
     input: Input,
     cancel: &CancellationToken,
@@ -130,7 +152,7 @@ async fn run(
         timeout: TIMEOUT,
     };
     let refuse = |why: String| Err(CopyError::Refused(why));
-    match instance.run(command, cancel, sink).await?.ended {
+    match shell.run(command, cancel, sink).await?.ended {
         Ended::Exit(0) => Ok(Ok(())),
         Ended::Exit(code) => Ok(Err(code)),
         Ended::Signal(signal) => refuse(format!("The copy was ended by signal {signal}.")),
