@@ -1,5 +1,4 @@
 //! What only hosts over SSH have: signals told apart, noisy and odd login shells, folders of their own.
-#![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
 
 use std::fs;
 use std::sync::Arc;
@@ -105,7 +104,9 @@ async fn a_call_outlives_a_host_that_is_busy_but_not_one_that_is_silent() {
     let endless = call("bash", json!({"command": "echo running; sleep 1000"}));
     let connections = connections_of(&lease.instance);
     let lost = meanwhile(&hand, &handle, &(endless, "running"), async |_| {
-        connections.iter().for_each(|pid| kill_process(*pid, Signal::STOP).unwrap());
+        for pid in &connections {
+            kill_process(*pid, Signal::STOP).unwrap();
+        }
     })
     .await;
     for pid in &connections {
@@ -137,7 +138,9 @@ async fn what_a_cut_line_leaves_ends_by_itself() {
     let keepers = keepers_of(&lease.instance);
     let endless = call("bash", json!({"command": "echo running; sleep 1000"}));
     let lost = meanwhile(&*hand, &handle, &(endless, "running"), async |_| {
-        keepers.iter().for_each(|pid| kill_process(*pid, Signal::KILL).unwrap());
+        for pid in &keepers {
+            kill_process(*pid, Signal::KILL).unwrap();
+        }
     })
     .await;
     assert!(matches!(lost, Err(HandError::Lost { may_have_run: true, .. })), "{lost:?}");
