@@ -1,6 +1,7 @@
 //! An instance on a machine that is reached by a line: over SSH, or through an adb server.
 //!
-//! Every command has a channel of its own. One more channel belongs to a *keeper*, a shell script that ends what
+//! Every command has a channel of its own, in which something that carries its mark waits until it is told to go: what is
+//! given up before has not run, and what is given up later can be found. One more channel belongs to a *keeper*, a shell script that ends what
 //! calls started, by a mark in the environment of all their processes, when it is told to, and all of it when the
 //! line breaks: nothing of an instance lives longer than its keeper's channel, as far as its host still works.
 //! On a host without `/proc` only the process group of a call is ended.
@@ -9,6 +10,7 @@
 //! shell is; everything else goes as input.
 
 mod call;
+mod feed;
 mod keeper;
 mod reap;
 pub(crate) mod script;

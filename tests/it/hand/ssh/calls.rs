@@ -232,3 +232,28 @@ fn a_gateway_that_is_gone_takes_its_instances_with_it() {
         Ssh::new(server.config()).reap(&[lease.instance]).await.unwrap();
     });
 }
+
+#[tokio::test]
+async fn calls_that_are_given_up_at_any_moment_leave_no_session_open_and_no_process() {
+    let server = Server::start().await;
+    let hand = Ssh::new(server.config());
+    let lease = lease(server.folder.path(), "one");
+    let handle = hand.provision(&lease).await.unwrap();
+    let endless = call("bash", json!({"command": "sleep 1000"}));
+    // More of each than sessions fit into a connection.
+    for n in 0..30_u64 {
+        let cancel = CancellationToken::new();
+        let news = hands::CallContext::quiet(cancel.clone());
+        let (ended, ()) = tokio::join!(hand.execute(&handle, &endless, news), async {
+            tokio::time::sleep(Duration::from_millis(n)).await;
+            cancel.cancel();
+        });
+        assert_eq!(ended.unwrap().ending, Ending::Cancelled);
+        let dropped =
+            tokio::time::timeout(Duration::from_millis(n), hand.execute(&handle, &endless, context())).await;
+        assert!(dropped.is_err());
+    }
+    soon(|| marked(&lease.instance).len() == 1).await;
+    assert_eq!(bash(&hand, &handle, "echo still here").await, (Ending::Ok, "still here\n".into()));
+    hand.shutdown().await;
+}
