@@ -181,7 +181,7 @@ impl Files for Android {
         cancel: &CancellationToken,
     ) -> Result<(), CopyError> {
         let instance = self.table.get(handle).await?;
-        instance.copy_in(instance.line(), to, archive, cancel).await
+        instance.copy_in(None, to, archive, cancel).await
     }
 
     async fn copy_out(
@@ -193,6 +193,6 @@ impl Files for Android {
         cancel: &CancellationToken,
     ) -> Result<(), CopyError> {
         let instance = self.table.get(handle).await?;
-        instance.copy_out(instance.line(), from, archive, moved, cancel).await
+        instance.copy_out(None, from, archive, moved, cancel).await
     }
 }

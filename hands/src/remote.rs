@@ -1,6 +1,7 @@
 //! An instance on a machine that is reached by a line: over SSH, or through an adb server.
 //!
-//! Every command has a channel of its own. One more channel belongs to a *keeper*, a shell script that ends what
+//! Every command has a channel of its own, in which something that carries its mark waits until it is told to go: what is
+//! given up before has not run, and what is given up later can be found. One more channel belongs to a *keeper*, a shell script that ends what
 //! calls started, by a mark in the environment of all their processes, when it is told to, and all of it when the
 //! line breaks: nothing of an instance lives longer than its keeper's channel, as far as its host still works.
 //! On a host without `/proc` only the process group of a call is ended.
@@ -9,7 +10,7 @@
 //! shell is; everything else goes as input.
 
 mod call;
-pub(crate) mod files;
+mod feed;
 mod keeper;
 mod reap;
 pub(crate) mod script;
@@ -23,6 +24,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc, oneshot};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -32,7 +34,9 @@ pub(crate) use self::reap::reap;
 pub(crate) use self::table::Table;
 
 use self::keeper::{Keeper, Order};
-use crate::posix::{Posix, Streams, Surroundings};
+use crate::posix::{Command, Posix, Report, Shell, Sink, Streams, Surroundings};
+use crate::sandbox::CopyError;
+use crate::sandbox::copy::{copy_in, copy_out};
 use crate::{Call, CallContext, HandError, InstanceId, Lease, Outcome};
 
 /// The name by which tools know the folder that persists, wherever it is on the host.
@@ -41,6 +45,8 @@ pub(crate) const WORKSPACE: &str = "/workspace";
 const START: Duration = Duration::from_mins(1);
 /// How long the end of an instance may take.
 const END: Duration = Duration::from_secs(10);
+/// Most bytes of one copy out of a host.
+const MOST_COPIED: u64 = 4 << 30;
 
 /// A way to run commands on one host.
 #[async_trait]
@@ -288,9 +294,29 @@ impl Remote {
         }
     }
 
-    /// The line that its calls share.
-    pub(crate) fn line(&self) -> &Arc<dyn Line> {
-        &self.line
+    /// See [`crate::Files::copy_in`]. `line`: another one, where a slow copy would hold up what goes over ours.
+    pub(crate) async fn copy_in(
+        &self,
+        line: Option<&Arc<dyn Line>>,
+        to: &str,
+        archive: Box<dyn AsyncRead + Send + Unpin>,
+        cancel: &CancellationToken,
+    ) -> Result<(), CopyError> {
+        let by = By { remote: self, line: line.unwrap_or(&self.line) };
+        copy_in(&by, &self.place(to), archive, cancel).await
+    }
+
+    /// See [`crate::Files::copy_out`].
+    pub(crate) async fn copy_out(
+        &self,
+        line: Option<&Arc<dyn Line>>,
+        from: &str,
+        archive: &mut (dyn AsyncWrite + Send + Unpin),
+        moved: &(dyn Fn(u64) + Send + Sync),
+        cancel: &CancellationToken,
+    ) -> Result<(), CopyError> {
+        let by = By { remote: self, line: line.unwrap_or(&self.line) };
+        copy_out(&by, &self.place(from), MOST_COPIED, archive, moved, cancel).await
     }
 
     /// Listens to what nobody wants any more, until its end, the instance's, or that of too many such.
@@ -326,6 +352,24 @@ impl Remote {
     /// Nothing ran, for it is gone.
     fn lost(&self) -> HandError {
         HandError::Lost { may_have_run: false, why: self.why_lost().unwrap_or_else(|| "it is gone".into()) }
+    }
+}
+
+/// An instance by way of another line to its host.
+struct By<'a> {
+    remote: &'a Remote,
+    line: &'a Arc<dyn Line>,
+}
+
+#[async_trait]
+impl Shell for By<'_> {
+    async fn run(
+        &self,
+        command: Command,
+        cancel: &CancellationToken,
+        sink: &mut dyn Sink,
+    ) -> Result<Report, HandError> {
+        self.remote.run_by(self.line, command, cancel, sink).await
     }
 }
 

@@ -215,7 +215,7 @@ impl Files for Ssh {
     ) -> Result<(), CopyError> {
         let instance = self.table.get(handle).await?;
         let line = self.line().await?;
-        let copied = instance.copy_in(&line, to, archive, cancel).await;
+        let copied = instance.copy_in(Some(&line), to, archive, cancel).await;
         line.close().await;
         copied
     }
@@ -230,7 +230,7 @@ impl Files for Ssh {
     ) -> Result<(), CopyError> {
         let instance = self.table.get(handle).await?;
         let line = self.line().await?;
-        let copied = instance.copy_out(&line, from, archive, moved, cancel).await;
+        let copied = instance.copy_out(Some(&line), from, archive, moved, cancel).await;
         line.close().await;
         copied
     }

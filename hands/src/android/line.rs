@@ -143,7 +143,7 @@ impl Reader for AdbReader {
                 return None;
             }
             match self.packet() {
-                Ok(Some((kind, bytes))) => self.take(kind, bytes),
+                Ok(Some((kind, bytes))) => self.take(kind, &bytes),
                 Ok(None) => {
                     self.buffer.reserve(HEADER + MOST);
                     let read = tokio::select! {
@@ -183,14 +183,14 @@ impl AdbReader {
         Ok(Some((kind, self.buffer.split_to(length).freeze())))
     }
 
-    fn take(&mut self, kind: u8, bytes: Bytes) {
+    fn take(&mut self, kind: u8, bytes: &[u8]) {
         match kind {
             STDOUT => {
-                let bytes = self.output.pass(&bytes);
+                let bytes = self.output.pass(bytes);
                 self.give(Event::Output, bytes);
             }
             STDERR => {
-                let bytes = self.error.pass(&bytes);
+                let bytes = self.error.pass(bytes);
                 self.give(Event::Error, bytes);
             }
             EXIT => {

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::{Buf, Bytes, BytesMut};
-use tokio::io::AsyncReadExt;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::feed::Feed;
 use super::keeper::{MOST_NOISE, Order, shown};
 use super::script::{self, Mark, Merged, Wrapped};
 use super::{Event, Line, OpenError, Reader, Remote, Writer};
@@ -23,20 +23,19 @@ use crate::{END_GRACE, HandError};
 const DRAIN: Duration = Duration::from_secs(2);
 /// How long a line that breaks may take to say why.
 const REASON: Duration = Duration::from_millis(500);
-/// Bytes of input that are sent at once.
-const CHUNK: usize = 32 * 1024;
 
 /// A call on its way.
 struct Running<'a> {
     remote: &'a Remote,
-    number: u64,
     reader: Box<dyn Reader>,
     feed: Feed,
+    /// What comes after the first script: held back until something that waits for it has the marks.
+    go: Option<(Bytes, Input)>,
     output: Start,
     error: Start,
     attention: String,
-    /// The process that the wrapper was, once it has begun.
-    process: Option<u64>,
+    /// Has the command ended if nobody waits for that any more.
+    guard: EndIfDropped<'a>,
     /// How it ended, once that is known.
     ended: Option<Ended>,
     /// Why it is being ended, once it is, and the keeper's answer.
@@ -46,14 +45,6 @@ struct Running<'a> {
     cwd: String,
     /// When it is to end by itself; then, when it is to have been ended or to have printed all.
     deadline: Instant,
-}
-
-/// Sending the script and the input. The writer is kept: some lines know but one end for both directions.
-enum Feed {
-    Going(Pin<Box<dyn Future<Output = Box<dyn Writer>> + Send>>),
-    Done(#[expect(dead_code, reason = "held open")] Box<dyn Writer>),
-    /// Somebody else has it.
-    Over,
 }
 
 /// A channel that is somebody else's now.
@@ -72,6 +63,32 @@ enum Start {
     Over,
 }
 
+/// Whoever waits for a call may stop waiting without a word.
+struct EndIfDropped<'a> {
+    remote: &'a Remote,
+    call: u64,
+    /// The process that waits to become the command, or did.
+    process: Option<u64>,
+    over: Over,
+}
+
+/// Whether there is nothing to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Over {
+    Yes,
+    No,
+}
+
+impl Drop for EndIfDropped<'_> {
+    fn drop(&mut self) {
+        if let (Over::No, Some(process)) = (self.over, self.process) {
+            let (done, _) = oneshot::channel();
+            // Where nobody takes it, the instance is at its end.
+            let _ = self.remote.orders.try_send(Order::Kill { call: self.call, process, done });
+        }
+    }
+}
+
 /// What of a channel is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Open {
@@ -85,6 +102,8 @@ enum Open {
 
 /// Something that happened to a call.
 enum News {
+    /// All is sent that was to be sent.
+    Fed,
     Event(Option<Event>),
     Stop(Stop),
     /// The keeper ended everything, or could not.
@@ -129,8 +148,11 @@ impl Remote {
         if self.why_lost().is_some() {
             return Err(self.lost());
         }
+        // On a task of its own: a channel that is given up half open would stay so.
+        let opening = Arc::clone(line);
+        let mut opening = self.tasks.spawn(async move { opening.open().await });
         let opened = tokio::select! {
-            opened = line.open() => opened,
+            opened = &mut opening => opened.unwrap_or(Err(OpenError::Broken)),
             () = cancel.cancelled() => return stopped(Stop::Cancelled),
             () = sleep_until(deadline) => return stopped(Stop::Timeout),
         };
@@ -173,17 +195,17 @@ impl Remote {
             merged,
             tail: self.line.tail(),
         };
-        let script = Bytes::from(script::line(&script::call(&wrapped)));
+        let [wait, go] = script::call(&wrapped).map(|script| Bytes::from(script::line(&script)));
         reader.expect(&script::end_mark(&nonce), command.streams);
         Running {
             remote: self,
-            number,
             reader,
-            feed: Feed::Going(Box::pin(feed(writer, script, command.input))),
+            feed: Feed::script(writer, wait),
+            go: Some((go, command.input)),
             output: Start::Waiting(BytesMut::new()),
             error: if merged == Merged::Yes { Start::Over } else { Start::Waiting(BytesMut::new()) },
             attention: format!("{}{nonce}", script::ATTENTION),
-            process: None,
+            guard: EndIfDropped { remote: self, call: number, process: None, over: Over::No },
             ended: None,
             stop: None,
             open: Open::Whole,
@@ -204,7 +226,9 @@ impl Running<'_> {
         // Whether something came since the fence was put up.
         let mut came = false;
         loop {
+            self.go_on();
             match self.news(cancel, fence.as_mut()).await {
+                News::Fed => {}
                 News::Event(Some(Event::Output(bytes))) => {
                     came = true;
                     self.take(Stream::Output, bytes, sink).await;
@@ -260,40 +284,18 @@ impl Running<'_> {
     ) -> News {
         let Self { remote, reader, feed, stop, deadline, ended, open, .. } = self;
         let (stopping, over) = (stop.is_some(), ended.is_some());
-        let swept = async {
-            match stop {
-                // A keeper that is gone says nothing: its end is the line's.
-                Some((_, waiting @ Some(_))) => match waiting.as_mut().map(|swept| swept) {
-                    Some(swept) => {
-                        let said = swept.await;
-                        *waiting = None;
-                        said.ok()
-                    }
-                    None => None,
-                },
-                _ => None,
-            }
-        };
-        let waiting = async {
-            match swept.await {
-                Some(all) => all,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::pin!(waiting);
-        let mut fed = !matches!(feed, Feed::Going(_));
+        let swept = answer(stop);
+        tokio::pin!(swept);
         tokio::pin!(fence);
-        loop {
-            tokio::select! {
-                event = reader.next(), if *open != Open::Gone => return News::Event(event),
-                () = feed.done(), if !fed => fed = true,
-                all = &mut waiting => return News::Swept(all),
-                () = remote.gone.cancelled(), if !over => return News::Lost,
-                () = &mut fence, if over && !stopping => return News::Fenced,
-                () = cancel.cancelled(), if !stopping && !over => return News::Stop(Stop::Cancelled),
-                () = sleep_until(*deadline) => {
-                    return if stopping || over { News::Time } else { News::Stop(Stop::Timeout) };
-                }
+        tokio::select! {
+            event = reader.next(), if *open != Open::Gone => News::Event(event),
+            () = feed.done() => News::Fed,
+            all = &mut swept => News::Swept(all),
+            () = remote.gone.cancelled(), if !over => News::Lost,
+            () = &mut fence, if over && !stopping => News::Fenced,
+            () = cancel.cancelled(), if !stopping && !over => News::Stop(Stop::Cancelled),
+            () = sleep_until(*deadline) => {
+                if stopping || over { News::Time } else { News::Stop(Stop::Timeout) }
             }
         }
     }
@@ -308,7 +310,15 @@ impl Running<'_> {
             Start::Over => bytes,
             Start::Waiting(noise) => {
                 noise.extend(bytes);
-                let Some((said, rest)) = split(noise, &self.attention) else {
+                let mut heard = split(noise, &self.attention);
+                if let Some((said, rest)) = &heard
+                    && let Some(process) = said.strip_prefix(" start ")
+                {
+                    self.guard.process = Some(process.parse().unwrap_or(0));
+                    *noise = BytesMut::from(&rest[..]);
+                    heard = split(noise, &self.attention);
+                }
+                let Some((said, rest)) = heard else {
                     if noise.len() > MOST_NOISE {
                         let keep = noise.len() - MOST_NOISE / 2;
                         noise.advance(keep);
@@ -330,14 +340,22 @@ impl Running<'_> {
 
     /// What the wrapper says before it becomes the command.
     fn heard(&mut self, said: &str) {
-        match said.trim_start().split_once(' ') {
-            Some(("start", process)) => self.process = process.parse().ok(),
-            Some(("cwd", why)) => {
-                let error = io::Error::from_raw_os_error(why.parse().unwrap_or(libc::ENOENT));
-                let doing = format!("use {} as working folder", self.cwd);
-                self.ended = Some(Ended::NotStarted { doing, error });
-            }
-            _ => {}
+        if let Some(why) = said.strip_prefix(" cwd ") {
+            let error = io::Error::from_raw_os_error(why.parse().unwrap_or(libc::ENOENT));
+            let doing = format!("use {} as working folder", self.cwd);
+            self.ended = Some(Ended::NotStarted { doing, error });
+        }
+    }
+
+    /// Lets the command begin, once what waits for it has the marks and unless nobody wants it any more.
+    fn go_on(&mut self) {
+        if self.guard.process.is_some()
+            && self.go.is_some()
+            && self.stop.is_none()
+            && let Some(writer) = self.feed.idle()
+            && let Some((go, input)) = self.go.take()
+        {
+            self.feed = Feed::all(writer, go, input);
         }
     }
 
@@ -359,7 +377,7 @@ impl Running<'_> {
     /// Has everything ended that the call started.
     async fn stop(&mut self, stop: Stop) {
         let (done, swept) = oneshot::channel();
-        let order = Order::Kill { call: self.number, process: self.process.unwrap_or(0), done };
+        let order = Order::Kill { call: self.guard.call, process: self.guard.process.unwrap_or(0), done };
         // Where nobody takes it any more, the line's end comes next.
         let _ = self.remote.orders.send(order).await;
         self.stop = Some((stop, Some(swept)));
@@ -378,7 +396,8 @@ impl Running<'_> {
         self.report()
     }
 
-    fn report(self) -> Report {
+    fn report(mut self) -> Report {
+        self.guard.over = Over::Yes;
         let mut notes = Vec::new();
         let ended = match (self.stop, self.ended) {
             (Some((stop, _)), _) => Ended::Stopped(stop),
@@ -393,7 +412,8 @@ impl Running<'_> {
     }
 
     /// Not all could be ended: nobody can say what goes on, so all of the instance ends.
-    async fn give_up(self) -> Report {
+    async fn give_up(mut self) -> Report {
+        self.guard.over = Over::Yes;
         self.remote.end("something that a call started could not be ended, so the line was closed").await;
         let mut report = self.report();
         report.notes.push("it could not be ended at once, so the whole instance was ended".into());
@@ -408,8 +428,22 @@ impl Running<'_> {
             self.remote.end("the host ended a call without saying how").await;
         }
         let why = why.unwrap_or_else(|| "the host ended the call without saying how".into());
-        Err(HandError::Lost { may_have_run: true, why })
+        Err(HandError::Lost { may_have_run: self.go.is_none(), why })
     }
+}
+
+/// What the keeper answers. One that is gone says nothing: its end is the line's.
+async fn answer(stop: &mut Option<(Stop, Option<oneshot::Receiver<bool>>)>) -> bool {
+    if let Some((_, waiting)) = stop
+        && let Some(swept) = waiting
+    {
+        let said = swept.await;
+        *waiting = None;
+        if let Ok(all) = said {
+            return all;
+        }
+    }
+    std::future::pending().await
 }
 
 /// What the wrapper says, up to its newline, and what comes after it.
@@ -420,39 +454,4 @@ fn split(noise: &mut BytesMut, attention: &str) -> Option<(String, Bytes)> {
     let mut rest = noise.split();
     rest.advance(end + 1);
     Some((said, rest.freeze()))
-}
-
-impl Feed {
-    /// Waits until all is sent.
-    async fn done(&mut self) {
-        if let Self::Going(sending) = self {
-            let writer = sending.await;
-            *self = Self::Done(writer);
-        }
-    }
-}
-
-/// Sends a script and all of the input. A host that takes no more tells why on the other side.
-async fn feed(mut to: Box<dyn Writer>, script: Bytes, input: Input) -> Box<dyn Writer> {
-    let _ = send(&mut *to, script, input).await;
-    to
-}
-
-async fn send(to: &mut dyn Writer, script: Bytes, input: Input) -> io::Result<()> {
-    to.send(script).await?;
-    match input {
-        Input::Bytes(mut bytes) => {
-            while !bytes.is_empty() {
-                to.send(bytes.split_to(bytes.len().min(CHUNK))).await?;
-            }
-        }
-        Input::Stream(mut from) => loop {
-            let mut chunk = BytesMut::with_capacity(CHUNK);
-            if from.read_buf(&mut chunk).await? == 0 {
-                break;
-            }
-            to.send(chunk.freeze()).await?;
-        },
-    }
-    to.finish().await
 }

@@ -6,9 +6,9 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use super::Tail;
 use crate::{InstanceId, Lease};
 
-/// The command line of every channel: takes a script as the first line of its input and becomes it. A shell reads lines
-/// byte by byte, so that the rest of the input is the script's.
-pub(crate) const COMMAND: &str = r#"exec sh -c 'IFS= read -r l;eval "$(printf %b "$l")"'"#;
+/// The command line of every channel: takes a script as the first line of its input and becomes it, unless the line breaks
+/// off. A shell reads lines byte by byte, so that the rest of the input is the script's.
+pub(crate) const COMMAND: &str = r#"exec sh -c 'IFS= read -r l&&eval "$(printf %b "$l")"'"#;
 
 /// What comes before anything that a wrapper says about itself.
 pub(super) const ATTENTION: char = '\u{1}';
@@ -18,7 +18,10 @@ pub(super) const ATTENTION: char = '\u{1}';
 const SWEEP: &str = r#"
 sweep() {
   if [ ! -r /proc/self/environ ]; then
-    [ -z "$2" ] || kill -KILL -- "-$2" 2>/dev/null
+    case $2 in
+      "" | 0 | 1) ;;
+      *) kill -KILL -- "-$2" 2>/dev/null ;;
+    esac
     return 0
   fi
   clean=0 round=0
@@ -152,31 +155,38 @@ pub(super) enum Merged {
     No,
 }
 
-/// The script of a call: says that it starts, in both streams, and becomes the command.
-pub(super) fn call(wrapped: &Wrapped<'_>) -> String {
+/// What a call's channel becomes first: something that has the marks, says `start` and waits for the rest. Until then
+/// nothing has run, and from then on the keeper finds it. `$1`: nonce.
+const WAIT: &str = r#"printf '\001%s start %s\n' "$1" "$$"; IFS= read -r l && eval "$(printf %b "$l")""#;
+
+/// The two scripts of a call. The second is for the one that waits: says `run`, in both streams, and becomes the command.
+pub(super) fn call(wrapped: &Wrapped<'_>) -> [String; 2] {
     let Wrapped { nonce, mark, workspace, cwd, argv, merged, tail } = wrapped;
     let id = quote(&format!("{}/{}/", mark.instance, mark.call));
     let (work, workspace, cwd) = (quote(&format!("{}/", mark.work)), quote(workspace), quote(cwd));
     let argv = argv.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" ");
     let merge = match merged {
         Merged::Yes => "exec 2>&1".to_owned(),
-        Merged::No => format!("printf '\\001%s\\n' {nonce} >&2"),
+        Merged::No => format!("printf '\\001%s run\\n' {nonce} >&2"),
     };
     let run = match tail {
         Tail::Channel => format!("exec {argv}"),
         Tail::Printed => {
-            let error = if *merged == Merged::No {
-                format!("printf '\\001%s end\\n' {nonce} >&2;")
-            } else {
-                String::new()
+            let error = match merged {
+                Merged::Yes => String::new(),
+                Merged::No => format!("printf '\\001%s end\\n' {nonce} >&2;"),
             };
             format!("{argv}\ncode=$?; {error} printf '\\001%s end %s\\n' {nonce} \"$code\"")
         }
     };
-    format!(
+    let wait = format!(
         "MANYHANDS_CALL={id} MANYHANDS_WORK={work} WORKSPACE={workspace}
 export MANYHANDS_CALL MANYHANDS_WORK WORKSPACE
-if ! cd -- {cwd} 2>/dev/null; then
+exec sh -c {} sh {nonce}",
+        quote(WAIT)
+    );
+    let go = format!(
+        "if ! cd -- {cwd} 2>/dev/null; then
   why=2
   [ ! -e {cwd} ] || why=20
   [ ! -d {cwd} ] || why=13
@@ -184,9 +194,10 @@ if ! cd -- {cwd} 2>/dev/null; then
   exit 1
 fi
 {merge}
-printf '\\001%s start %s\\n' {nonce} \"$$\"
+printf '\\001%s run\\n' {nonce}
 {run}"
-    )
+    );
+    [wait, go]
 }
 
 /// What a [`Tail::Printed`] wrapper prints at the end: on standard output a space, the exit code and a newline come after

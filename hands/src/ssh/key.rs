@@ -128,7 +128,7 @@ impl Pins {
     }
 }
 
-/// Keys that a known_hosts file says never to accept, of whatever host.
+/// Keys that a `known_hosts` file says never to accept, of whatever host.
 fn revoked(path: &Path) -> Vec<PublicKey> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let lines = text.lines().filter_map(|line| line.trim_start().strip_prefix("@revoked"));

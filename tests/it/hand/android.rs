@@ -61,7 +61,7 @@ impl Rig for AndroidRig {
     }
 
     async fn mend(&self) {
-        self.bench.plug_in().await;
+        self.bench.plug_in();
     }
 
     async fn finish(self) {

@@ -26,7 +26,7 @@ echo "UI hierchary dumped to: $2""#,
     ("pm", r#"[ -f "$3" ] || { echo "Failure [no such file]"; exit 1; }; echo Success"#),
     (
         "monkey",
-        r#"case $2 in *missing*) echo '** No activities found to run, monkey aborted.'; exit 252 ;; esac"#,
+        "case $2 in *missing*) echo '** No activities found to run, monkey aborted.'; exit 252 ;; esac",
     ),
     ("logcat", r#"seq 1 "$3""#),
 ];
@@ -68,12 +68,12 @@ impl Bench {
         }
         let (server, server_port) = serve(folder.path()).await;
         let bench = Self { folder, server, server_port, peer: Mutex::new(None), peer_port: Mutex::new(0) };
-        bench.plug_in().await;
+        bench.plug_in();
         bench
     }
 
     /// Starts the device, on the port that it had before if it had one.
-    pub(super) async fn plug_in(&self) {
+    pub(super) fn plug_in(&self) {
         let port = *self.peer_port.lock().unwrap();
         let mut peer = Command::new(program())
             .arg(self.home())

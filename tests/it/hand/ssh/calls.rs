@@ -1,5 +1,4 @@
 //! What only hosts over SSH have: signals told apart, noisy and odd login shells, folders of their own.
-#![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
 
 use std::fs;
 use std::sync::Arc;
@@ -9,6 +8,7 @@ use hands::ssh::{Ssh, SshConfig};
 use hands::{Ending, Hand, HandError};
 use rustix::process::{Signal, kill_process};
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use super::server::{Server, connections_of};
 use crate::hand::marked::{keepers_of, marked};
@@ -104,7 +104,9 @@ async fn a_call_outlives_a_host_that_is_busy_but_not_one_that_is_silent() {
     let endless = call("bash", json!({"command": "echo running; sleep 1000"}));
     let connections = connections_of(&lease.instance);
     let lost = meanwhile(&hand, &handle, &(endless, "running"), async |_| {
-        connections.iter().for_each(|pid| kill_process(*pid, Signal::STOP).unwrap());
+        for pid in &connections {
+            kill_process(*pid, Signal::STOP).unwrap();
+        }
     })
     .await;
     for pid in &connections {
@@ -136,7 +138,9 @@ async fn what_a_cut_line_leaves_ends_by_itself() {
     let keepers = keepers_of(&lease.instance);
     let endless = call("bash", json!({"command": "echo running; sleep 1000"}));
     let lost = meanwhile(&*hand, &handle, &(endless, "running"), async |_| {
-        keepers.iter().for_each(|pid| kill_process(*pid, Signal::KILL).unwrap());
+        for pid in &keepers {
+            kill_process(*pid, Signal::KILL).unwrap();
+        }
     })
     .await;
     assert!(matches!(lost, Err(HandError::Lost { may_have_run: true, .. })), "{lost:?}");
@@ -146,5 +150,110 @@ async fn what_a_cut_line_leaves_ends_by_itself() {
     assert_eq!(marked(&lease.instance).len(), 1, "the keeper alone");
     hand.release(handle).await.unwrap();
     assert_eq!(marked(&lease.instance), Vec::<String>::new());
+    hand.shutdown().await;
+}
+
+#[tokio::test]
+async fn any_command_and_any_input_arrive_as_they_are() {
+    let server = Server::start().await;
+    let hand = Ssh::new(server.config());
+    let handle = hand.provision(&lease(server.folder.path(), "one")).await.unwrap();
+    let odd = r#"a'b"c\d\\e\n$f`g` %s %b !h ~ * ü 二 🦀	tab"#;
+    let command = format!("cat <<'END'\n{odd}\n\\\nEND\n");
+    assert_eq!(bash(&hand, &handle, &command).await, (Ending::Ok, format!("{odd}\n\\\n")));
+    // As long as a command may be, of what is hardest to quote.
+    let long = format!("echo '{}' | wc -c", r"\".repeat(120_000));
+    assert_eq!(bash(&hand, &handle, &long).await.1.trim(), "120001");
+    let input = "zwei 二\n".repeat(500_000);
+    let digest = call("bash", json!({"command": "cat > copy; wc -c < copy; cat copy", "stdin": input}));
+    let (ending, text) = run(&hand, &handle, &digest).await;
+    let (length, echoed) = text.split_once('\n').unwrap();
+    assert_eq!((ending, length.trim().parse::<usize>().unwrap()), (Ending::Ok, input.len()));
+    assert!(echoed == input, "the bytes changed");
+    hand.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_copy_that_nobody_takes_holds_up_no_call() {
+    let server = Server::start().await;
+    let hand = Ssh::new(server.config());
+    let handle = hand.provision(&lease(server.folder.path(), "one")).await.unwrap();
+    bash(&hand, &handle, "head -c 30000000 /dev/zero > big").await;
+    let (mut writer, reader) = tokio::io::duplex(1024);
+    let cancel = CancellationToken::new();
+    let files = hand.files().unwrap();
+    let (copied, ()) = tokio::join!(files.copy_out(&handle, "big", &mut writer, &|_| {}, &cancel), async {
+        for _ in 0..5 {
+            assert_eq!(bash(&hand, &handle, "echo still here").await.1, "still here\n");
+        }
+        cancel.cancel();
+        drop(reader);
+    });
+    assert!(copied.unwrap_err().to_string().contains("cancelled"));
+    hand.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_host_that_allows_few_sessions_says_so() {
+    let server = Server::start_with("MaxSessions 2").await;
+    let hand = Ssh::new(server.config());
+    let handle = hand.provision(&lease(server.folder.path(), "one")).await.unwrap();
+    let endless = call("bash", json!({"command": "echo running; sleep 1000"}));
+    let ended = meanwhile(&hand, &handle, &(endless, "running"), async |cancel| {
+        let (ending, text) = bash(&hand, &handle, "true").await;
+        assert_eq!(ending, Ending::Error);
+        assert!(text.contains("MaxSessions"), "{text}");
+        cancel.cancel();
+    })
+    .await;
+    assert_eq!(ended.unwrap().ending, Ending::Cancelled);
+    assert_eq!(bash(&hand, &handle, "echo free").await.1, "free\n");
+    hand.shutdown().await;
+}
+
+#[test]
+fn a_gateway_that_is_gone_takes_its_instances_with_it() {
+    let runtime =
+        || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (mine, gateway) = (runtime(), runtime());
+    let server = mine.block_on(Server::start());
+    let lease = lease(server.folder.path(), "gone");
+    gateway.block_on(async {
+        let hand = Ssh::new(server.config());
+        let handle = hand.provision(&lease).await.unwrap();
+        bash(&hand, &handle, "setsid sleep 1000 < /dev/null > /dev/null 2>&1 &").await;
+        // Nothing of it is told to end.
+        std::mem::forget(hand);
+    });
+    assert!(marked(&lease.instance).len() > 1);
+    gateway.shutdown_background();
+    mine.block_on(async {
+        soon(|| marked(&lease.instance).is_empty()).await;
+        Ssh::new(server.config()).reap(&[lease.instance]).await.unwrap();
+    });
+}
+
+#[tokio::test]
+async fn calls_that_are_given_up_at_any_moment_leave_no_session_open_and_no_process() {
+    let server = Server::start().await;
+    let hand = Ssh::new(server.config());
+    let lease = lease(server.folder.path(), "one");
+    let handle = hand.provision(&lease).await.unwrap();
+    let endless = call("bash", json!({"command": "sleep 1000"}));
+    // More of each than sessions fit into a connection.
+    for n in 0..30_u64 {
+        let cancel = CancellationToken::new();
+        let news = hands::CallContext::quiet(cancel.clone());
+        let (ended, ()) = tokio::join!(hand.execute(&handle, &endless, news), async {
+            tokio::time::sleep(Duration::from_millis(n)).await;
+            cancel.cancel();
+        });
+        assert_eq!(ended.unwrap().ending, Ending::Cancelled);
+        let dropped =
+            tokio::time::timeout(Duration::from_millis(n), hand.execute(&handle, &endless, context())).await;
+        assert!(dropped.is_err());
+    }
+    soon(|| marked(&lease.instance).len() == 1).await;
+    assert_eq!(bash(&hand, &handle, "echo still here").await, (Ending::Ok, "still here\n".into()));
     hand.shutdown().await;
 }

@@ -18,6 +18,7 @@ use crate::hand::rig::soon;
 pub(super) struct Server {
     pub(super) folder: TempDir,
     pub(super) port: u16,
+    setting: &'static str,
     daemon: Option<Child>,
 }
 
@@ -30,6 +31,11 @@ impl Drop for Server {
 impl Server {
     /// Starts one that lets its `user` key in.
     pub(super) async fn start() -> Self {
+        Self::start_with("").await
+    }
+
+    /// The same with one more line in its configuration.
+    pub(super) async fn start_with(setting: &'static str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         for name in ["host", "user"] {
@@ -37,7 +43,7 @@ impl Server {
         }
         fs::copy(folder.path().join("user.pub"), folder.path().join("authorized")).unwrap();
         fs::create_dir(folder.path().join("home")).unwrap();
-        let mut server = Self { folder, port: 0, daemon: None };
+        let mut server = Self { folder, port: 0, setting, daemon: None };
         server.serve().await;
         server
     }
@@ -82,6 +88,7 @@ impl Server {
                 .into(),
             // Rigs of many tests connect at once.
             "MaxStartups 1000".into(),
+            self.setting.into(),
         ];
         fs::write(self.path("config"), lines.join("\n") + "\n").unwrap();
         let log = fs::File::create(self.path("log")).unwrap();
