@@ -17,6 +17,11 @@ const MOST_LISTED: usize = 32 * 1024 * 1024;
 const MOST_FOUND: usize = 1024 * 1024;
 /// Most lines of context around a match.
 const MOST_CONTEXT: u64 = 100;
+/// Lists what is below `$1` for a find without `-printf`: busybox's. Names with line ends are not found.
+const LIST: &str = r#"
+[ -e "$1" ] || { echo "$1: No such file or directory" >&2; exit 1; }
+find -H "$1" -name .git -prune -o ! -type d -exec stat -c '%Y %n' {} + | tr '\n' '\000'
+"#;
 
 pub(super) fn glob_tool(surroundings: &Surroundings) -> Tool {
     let workspace = surroundings.workspace.display();
@@ -74,7 +79,11 @@ pub(super) async fn run_glob(
     let find =
         ["find", "-H", &base, "-name", ".git", "-prune", "-o", "!", "-type", "d", "-printf", "%T@ %p\\0"];
     let argv = find.map(str::to_owned).to_vec();
-    let printed = script::run(shell, context, argv, Bytes::new(), MOST_LISTED).await?;
+    let mut printed = script::run(shell, context, argv, Bytes::new(), MOST_LISTED).await?;
+    if printed.code != 0 && printed.error.contains("-printf") {
+        let argv = script::sh(LIST, [base.clone()]);
+        printed = script::run(shell, context, argv, Bytes::new(), MOST_LISTED).await?;
+    }
     if printed.output.is_empty() && printed.code != 0 {
         return Err(Failure::Refused(format!("Can't look in {base}: {}.", printed.error)));
     }
@@ -147,7 +156,14 @@ pub(super) async fn run_grep(
     }
     let path = surroundings.path(arguments.path.as_deref().unwrap_or("."))?;
     let argv = grep(&arguments, &path);
-    let printed = script::run(shell, context, argv, Bytes::new(), MOST_FOUND).await?;
+    let mut printed = script::run(shell, context, argv, Bytes::new(), MOST_FOUND).await?;
+    if printed.code != 0 && printed.error.contains("option") {
+        let argv = plain_grep(&arguments, &path);
+        printed = script::run(shell, context, argv, Bytes::new(), MOST_FOUND).await?;
+        if printed.output.is_empty() && !printed.error.is_empty() {
+            printed.code = 2;
+        }
+    }
     let mut text = String::from_utf8_lossy(&printed.output).into_owned();
     if arguments.output == Output::Count {
         // `grep -c` names every file, those without a match too.
@@ -172,6 +188,29 @@ pub(super) async fn run_grep(
 
 fn grep(arguments: &GrepArguments, path: &str) -> Vec<String> {
     let mut argv: Vec<String> = ["grep", "-rIHE", "--exclude-dir=.git"].map(str::to_owned).to_vec();
+    if let Some(glob) = &arguments.glob {
+        argv.push(format!("--include={glob}"));
+    }
+    what(arguments, &mut argv);
+    argv.extend(["--".into(), path.to_owned()]);
+    argv
+}
+
+/// For a grep that can neither leave out nor choose files: busybox's.
+fn plain_grep(arguments: &GrepArguments, path: &str) -> Vec<String> {
+    let mut argv: Vec<String> =
+        ["find", "-H", path, "-name", ".git", "-prune", "-o", "-type", "f"].map(str::to_owned).to_vec();
+    if let Some(glob) = &arguments.glob {
+        argv.extend(["-name".into(), glob.clone()]);
+    }
+    argv.extend(["-exec", "grep", "-HE"].map(str::to_owned));
+    what(arguments, &mut argv);
+    argv.extend(["--", "{}", "+"].map(str::to_owned));
+    argv
+}
+
+/// What is searched for and shown.
+fn what(arguments: &GrepArguments, argv: &mut Vec<String>) {
     match arguments.output {
         Output::Lines => argv.push("-n".into()),
         Output::Files => argv.push("-l".into()),
@@ -183,9 +222,5 @@ fn grep(arguments: &GrepArguments, path: &str) -> Vec<String> {
     if arguments.context > 0 {
         argv.push(format!("-C{}", arguments.context));
     }
-    if let Some(glob) = &arguments.glob {
-        argv.push(format!("--include={glob}"));
-    }
-    argv.extend(["-e".into(), arguments.pattern.clone(), "--".into(), path.to_owned()]);
-    argv
+    argv.extend(["-e".into(), arguments.pattern.clone()]);
 }

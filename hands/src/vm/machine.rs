@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::keeper::KEEP;
-use super::qmp::Qmp;
+use super::qmp::{Qmp, QmpError};
 use super::{Resolved, VmConfig};
 use crate::{HandError, InstanceId};
 
@@ -101,7 +101,7 @@ impl Machine {
         let mut child = Command::new(&config.program)
             .args([KEEP, &instance.0])
             .arg(&config.qemu)
-            .args(arguments(config, resolved, instance, disk, begin))
+            .args(arguments(config, resolved, disk, begin))
             .stdin(Stdio::from(OwnedFd::from(held)))
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -163,7 +163,11 @@ impl Machine {
             return Err("QEMU has other sockets".into());
         };
         tasks.spawn(keep_tail(console, Arc::clone(&self.console)));
-        let qmp = Qmp::new(qmp).await.map_err(|error| error.to_string())?;
+        let qmp = match Qmp::new(qmp).await {
+            Ok(qmp) => qmp,
+            Err(QmpError::Gone(_)) => return Err(self.reason().await),
+            Err(error) => return Err(error.to_string()),
+        };
         Ok(Lines { qmp, work, control })
     }
 
@@ -278,21 +282,13 @@ async fn keep_tail(mut from: impl AsyncRead + Unpin, tail: Arc<Mutex<Tail>>) {
 }
 
 /// QEMU's arguments. All that changes them is in the name of a template.
-fn arguments(
-    config: &VmConfig,
-    resolved: &Resolved,
-    instance: &InstanceId,
-    disk: &Path,
-    begin: Begin,
-) -> Vec<String> {
+fn arguments(config: &VmConfig, resolved: &Resolved, disk: &Path, begin: Begin) -> Vec<String> {
     let (accel, cpu) = resolved.accelerator.arguments();
     // Memory is written to a file by a program that QEMU starts; otherwise it starts none.
     let spawn = if begin == Begin::Boot { "allow" } else { "deny" };
     // A comma in a value is written twice.
     let file = |path: &Path| path.display().to_string().replace(',', ",,");
     let mut arguments: Vec<String> = [
-        "-name",
-        &format!("{NAME}{instance}"),
         "-nodefaults",
         "-no-user-config",
         "-display",

@@ -175,7 +175,7 @@ async fn bytes_pass_as_they_are_and_memory_is_part_of_a_checkpoint() {
 }
 
 #[tokio::test]
-async fn a_guest_that_is_silent_under_kvm_is_emulated_from_then_on() {
+async fn where_kvm_does_not_work_machines_are_emulated_from_then_on() {
     let rig = VmRig::new().await;
     let cache = rig.folder.path().join("cache");
     // Where there is no KVM, or one that works, the same settings give a machine as well.
@@ -184,7 +184,7 @@ async fn a_guest_that_is_silent_under_kvm_is_emulated_from_then_on() {
     let hand = rig.make(settings.clone());
     let handle = hand.provision(&rig.lease("one")).await.unwrap();
     assert_eq!(bash(&*hand, &handle, "echo here").await.1, "here\n");
-    if cache.join("kvm-is-silent").exists() {
+    if cache.join("kvm-does-not-work").exists() {
         let findings = inspect(&settings).await;
         let found = findings.iter().find(|finding| finding.subject == "acceleration").unwrap();
         assert_eq!(found.state, State::Weaker);
