@@ -253,7 +253,7 @@ impl Hand for Vm {
             "accel": config.accel,
             "kernel": config.kernel,
             "checkpoints": "memory and disk, by name",
-            "calls_at_once": 1,
+            "calls_at_once": machine::TURNS,
             "limits": {
                 "memory_mib": config.memory_mib,
                 "cpus": config.cpus,

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
 
 use super::link::{ANSWER, Link};
-use super::machine::{Begin, Lines, Machine, TEMPLATE, WORKERS};
+use super::machine::{Begin, Lines, Machine, TEMPLATE, TURNS};
 use super::qmp::{Qmp, QmpError};
 use super::template::Template;
 use super::{Accel, Accelerator, Resolved, VmConfig};
@@ -142,7 +142,7 @@ impl Instance {
             machine,
             links: Mutex::new(links),
             control: tokio::sync::Mutex::new(control),
-            calls: Semaphore::new(WORKERS),
+            calls: Semaphore::new(TURNS as usize),
             qmp: tokio::sync::Mutex::new(qmp),
             count: AtomicU64::new(0),
         })
@@ -175,7 +175,7 @@ impl Instance {
 
     async fn while_idle(&self, command: &str, what: &str) -> Result<(), HandError> {
         // All turns: no command runs meanwhile.
-        let _idle = self.calls.acquire_many(WORKERS as u32).await;
+        let _idle = self.calls.acquire_many(TURNS).await;
         if self.machine.why_lost().is_some() {
             return Err(HandError::Lost { may_have_run: false, why: self.machine.reason().await });
         }

@@ -22,7 +22,9 @@ use super::{Resolved, VmConfig};
 use crate::{HandError, InstanceId};
 
 /// Commands that run at once in a machine; more wait. Each has a port of its own.
-pub(super) const WORKERS: usize = 8;
+pub(super) const TURNS: u32 = 8;
+/// The same, as a number of ports.
+const WORKERS: usize = TURNS as usize;
 /// What the sockets of a machine are called, in the folder in which it runs, the workers' first.
 pub(super) const SOCKETS: [&str; 3 + WORKERS] =
     ["work0", "work1", "work2", "work3", "work4", "work5", "work6", "work7", "qmp", "console", "control"];
@@ -31,7 +33,7 @@ pub(super) const TEMPLATE: &str = "template";
 /// What goes before an instance's name in its QEMU's `-name`.
 pub(super) const NAME: &str = "manyhands-";
 /// How long QEMU may take until its sockets are there, on a machine under heavy load.
-const START: Duration = Duration::from_secs(60);
+const START: Duration = Duration::from_mins(1);
 /// How long a killed machine may take to be gone.
 const END: Duration = Duration::from_secs(10);
 /// Pause between two looks for a socket.

@@ -143,9 +143,8 @@ impl Running<'_> {
     async fn to_its_end(&self, link: &mut Link, sink: &mut dyn Sink) -> io::Result<Finish> {
         let mut stop = None;
         let mut pending = Vec::new();
-        let code = match self.printing(link, sink, &mut pending, &mut stop).await? {
-            Some(code) => code,
-            None => return Ok(Finish::Deaf(stop.unwrap_or(Stop::Timeout))),
+        let Some(code) = self.printing(link, sink, &mut pending, &mut stop).await? else {
+            return Ok(Finish::Deaf(stop.unwrap_or(Stop::Timeout)));
         };
         let error = tokio::time::timeout(GRACE, link.get(&format!("end {}", self.id))).await??;
         if !error.is_empty() {

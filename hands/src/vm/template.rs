@@ -37,8 +37,11 @@ impl Template {
         // Another QEMU may read states differently. One that is found by its name is looked up by the system.
         let qemu = fs::metadata(&config.qemu).and_then(|file| file.modified()).ok();
         let what = format!(
-            "{MACHINE} {kernel} {initrd} {qemu:?} {:?} {} {} {} {accelerator:?} {INIT} {AGENT}",
-            config.qemu, config.memory_mib, config.cpus, config.disk_bytes,
+            "{MACHINE} {kernel} {initrd} {qemu:?} {} {} {} {} {accelerator:?} {INIT} {AGENT}",
+            config.qemu.display(),
+            config.memory_mib,
+            config.cpus,
+            config.disk_bytes,
         );
         let name: String = Sha256::digest(what).iter().take(12).map(|byte| format!("{byte:02x}")).collect();
         let folder = config.cache.join(name);

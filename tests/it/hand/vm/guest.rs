@@ -26,6 +26,9 @@ cp "$(command -v busybox)" root/bin/busybox
 for program in $(busybox --list); do
   [ "$program" = busybox ] || ln -s busybox "root/bin/$program"
 done
+# Debian's busybox has none.
+printf '#!/bin/sh\ntrap "" HUP\nexec "$@"\n' > root/bin/nohup
+chmod +x root/bin/nohup
 printf '#!/bin/sh\n' > root/etc/manyhands-boot
 for module in virtio/virtio_ring virtio/virtio virtio/virtio_pci_legacy_dev virtio/virtio_pci_modern_dev \
   virtio/virtio_pci block/virtio_blk char/virtio_console; do
@@ -41,7 +44,8 @@ mv initrd kernel ..
 
 /// The guest. Made once, where Cargo keeps what tests make.
 pub(super) fn guest() -> Guest {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guest");
+    // Another recipe makes another guest.
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("guest-{}", MAKE.len()));
     std::fs::create_dir_all(&folder).unwrap();
     let lock = File::create(folder.join("lock")).unwrap();
     lock.lock().unwrap();
