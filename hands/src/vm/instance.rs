@@ -114,7 +114,8 @@ impl Instance {
             Machine::start(config, &resolved, &lease.instance, &run, &disk, Begin::Template, tasks).await;
         let (machine, lines) = begun?;
         let abandoned = machine.killer().drop_guard();
-        match Self::take_over(&lease.instance, Arc::clone(&machine), lines).await {
+        let disk = if config.image.is_some() { "image" } else { "disk" };
+        match Self::take_over(&lease.instance, Arc::clone(&machine), lines, disk).await {
             Ok(instance) => {
                 abandoned.disarm();
                 Ok(instance)
@@ -128,13 +129,18 @@ impl Instance {
         }
     }
 
-    async fn take_over(id: &InstanceId, machine: Arc<Machine>, lines: Lines) -> Result<Self, String> {
+    async fn take_over(
+        id: &InstanceId,
+        machine: Arc<Machine>,
+        lines: Lines,
+        disk: &str,
+    ) -> Result<Self, String> {
         let Lines { mut qmp, work, control } = lines;
         qmp.run_incoming().await.map_err(|error| error.to_string())?;
         let mut links: Vec<_> = work.into_iter().map(Link::new).collect();
         let Some(first) = links.first_mut() else { return Err("it has no ports".into()) };
         first
-            .tell("disk")
+            .tell(disk)
             .await
             .map_err(|error| format!("its guest can't use its disk ({error}; {})", machine.last_words()))?;
         Ok(Self {
@@ -279,8 +285,14 @@ async fn make_disk(config: &VmConfig, disk: &Path) -> Result<(), HandError> {
     let part = disk.with_extension("part");
     let made = Command::new(&config.qemu_img)
         .args(["create", "-q", "-f", "qcow2"])
+        .args(
+            config
+                .image
+                .iter()
+                .flat_map(|image| ["-F".as_ref(), "qcow2".as_ref(), "-b".as_ref(), image.as_os_str()]),
+        )
         .arg(&part)
-        .arg(config.disk_bytes.to_string())
+        .args(config.image.is_none().then(|| config.disk_bytes.to_string()))
         .stdin(Stdio::null())
         .kill_on_drop(true)
         .output();

@@ -55,3 +55,24 @@ pub(super) fn guest() -> Guest {
     }
     Guest { kernel: folder.join("kernel"), initrd: folder.join("initrd"), cache: folder.join("cache") }
 }
+
+/// Makes a disk image at `$1` of a system of busybox, in the folder `$2`.
+const IMAGE: &str = r#"
+set -eu
+cd "$2"
+mkdir -p system/bin system/etc
+cp "$(command -v busybox)" system/bin/busybox
+for program in $(busybox --list); do
+  [ "$program" = busybox ] || ln -s busybox "system/bin/$program"
+done
+echo 'the image' > system/etc/whose
+/sbin/mke2fs -q -t ext4 -d system raw 64m
+qemu-img convert -f raw -O qcow2 raw "$1"
+rm -rf system raw
+"#;
+
+/// A disk image with another system, which says `the image` in `/etc/whose`.
+pub(super) fn image(image: &Path, folder: &Path) {
+    let made = Command::new("sh").args(["-c", IMAGE, "sh"]).arg(image).arg(folder).output().unwrap();
+    assert!(made.status.success(), "no image can be made: {}", String::from_utf8_lossy(&made.stderr));
+}
