@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
 
 use super::link::{ANSWER, Link};
-use super::machine::{Begin, Lines, Machine, TEMPLATE, TURNS};
+use super::machine::{Begin, Lines, Machine, TEMPLATE, TURNS, lock};
 use super::qmp::{Qmp, QmpError};
 use super::template::Template;
 use super::{Accel, Accelerator, Resolved, VmConfig};
@@ -139,8 +139,11 @@ impl Instance {
         qmp.run_incoming().await.map_err(|error| error.to_string())?;
         let mut links: Vec<_> = work.into_iter().map(Link::new).collect();
         let Some(first) = links.first_mut() else { return Err("it has no ports".into()) };
-        first
-            .tell(disk)
+        let begun = async {
+            first.tell("clock").await?;
+            first.tell(disk).await
+        };
+        begun
             .await
             .map_err(|error| format!("its guest can't use its disk ({error}; {})", machine.last_words()))?;
         Ok(Self {
@@ -186,7 +189,7 @@ impl Instance {
             return Err(HandError::Lost { may_have_run: false, why: self.machine.reason().await });
         }
         match self.qmp.lock().await.monitor(command).await {
-            Ok(()) => Ok(()),
+            Ok(()) => self.set_clock().await,
             Err(QmpError::Refused(why)) => Err(HandError::Unavailable {
                 why: format!("can't {what} the machine's state: {why}"),
                 remedy: "use a name that was kept, and see that the disk has room".into(),
@@ -195,6 +198,18 @@ impl Instance {
                 Err(HandError::Lost { may_have_run: true, why: self.machine.reason().await })
             }
         }
+    }
+
+    /// After a restore the guest's time is that of the checkpoint.
+    async fn set_clock(&self) -> Result<(), HandError> {
+        let abandoned = self.machine.killer().drop_guard();
+        let link = lock(&self.links).pop();
+        let lost = HandError::Lost { may_have_run: true, why: "its guest does not answer".into() };
+        let Some(mut link) = link else { return Err(lost) };
+        link.tell("clock").await.map_err(|_| lost)?;
+        lock(&self.links).push(link);
+        abandoned.disarm();
+        Ok(())
     }
 
     /// Ends it. What its commands wrote is on its disk since each of them ended.

@@ -168,6 +168,12 @@ async fn bytes_pass_as_they_are_and_memory_is_part_of_a_checkpoint() {
     let (_, counted) =
         bash(&*hand, &handle, "a=$(cat /tmp/count); sleep 1; b=$(cat /tmp/count); echo $((b > a))").await;
     assert_eq!(counted, "1\n");
+    // Its clock is right, though its memory is older.
+    let seconds = |text: &str| text.trim().parse::<u64>().unwrap();
+    let inside = seconds(&bash(&*hand, &handle, "date +%s").await.1);
+    let outside = std::process::Command::new("date").arg("+%s").output().unwrap();
+    let outside = seconds(&String::from_utf8(outside.stdout).unwrap());
+    assert!(outside.abs_diff(inside) < 20, "{inside} {outside}");
     for name in ["", "-x", "a b", "../x", &"x".repeat(33)] {
         let said = checkpoints.checkpoint(&handle, name).await.unwrap_err().to_string();
         assert!(said.contains("1 to 32 small letters"), "{said}");
