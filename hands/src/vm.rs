@@ -55,11 +55,15 @@ pub struct VmConfig {
     /// Its initial file system: `sh`, `stty`, `mke2fs` and the usual small programs. `/etc/manyhands-boot` in it, if
     /// there, is run first, to load modules.
     pub initrd: PathBuf,
+    /// A qcow2 image with a Linux system on its whole disk or on a partition of it, in which commands run. It is never
+    /// written to: each instance has an overlay of it. Without one, commands run in the initial file system, and
+    /// `/workspace` is the disk.
+    pub image: Option<PathBuf>,
     /// Memory in MiB.
     pub memory_mib: u32,
     /// Processors.
     pub cpus: u8,
-    /// The disk, in bytes. It takes room as it is written to.
+    /// The disk, in bytes, where there is no image, which says so itself. It takes room as it is written to.
     pub disk_bytes: u64,
     /// What one call may print, in bytes.
     pub output: usize,
@@ -82,6 +86,7 @@ impl VmConfig {
             qemu_img: "qemu-img".into(),
             kernel,
             initrd,
+            image: None,
             memory_mib: 256,
             cpus: 1,
             disk_bytes: 2 << 30,
@@ -144,7 +149,8 @@ impl Vm {
     /// A hand that has made nothing yet.
     pub fn new(mut config: VmConfig) -> Self {
         // QEMU runs in a folder of its own.
-        for path in [&mut config.kernel, &mut config.initrd, &mut config.cache] {
+        let VmConfig { kernel, initrd, cache, image, .. } = &mut config;
+        for path in [kernel, initrd, cache].into_iter().chain(image) {
             if let Ok(absolute) = std::path::absolute(&*path) {
                 *path = absolute;
             }
@@ -252,8 +258,9 @@ impl Hand for Vm {
             "network": "none",
             "accel": config.accel,
             "kernel": config.kernel,
+            "image": config.image,
             "checkpoints": "memory and disk, by name",
-            "calls_at_once": 1,
+            "calls_at_once": machine::TURNS,
             "limits": {
                 "memory_mib": config.memory_mib,
                 "cpus": config.cpus,
@@ -310,7 +317,8 @@ pub async fn inspect(config: &VmConfig) -> Vec<Finding> {
         let remedy = remedy.map(|package| format!("install Debian's {package}"));
         findings.push(Finding { subject, state, found, remedy });
     }
-    for (subject, path) in [("kernel", &config.kernel), ("initrd", &config.initrd)] {
+    let image = config.image.iter().map(|image| ("image", image));
+    for (subject, path) in [("kernel", &config.kernel), ("initrd", &config.initrd)].into_iter().chain(image) {
         let (state, found, remedy) = match std::fs::File::open(path) {
             Ok(_) => (State::Fine, path.display().to_string(), None),
             Err(error) => {

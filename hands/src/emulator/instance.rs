@@ -1,5 +1,6 @@
 //! The gateway's side of one console: its worker process, talking to it, seeing it die, ending it.
 
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -197,6 +198,7 @@ impl Instance {
             return Err(self.lost(Ran::No).await);
         }
         let mut stopped = None;
+        let mut heard = Ran::No;
         let mut deadline = std::pin::pin!(sleep(asker.limit));
         loop {
             // The rest of a message is never given up: what wants to stop waits for it here.
@@ -218,11 +220,16 @@ impl Instance {
             };
             match received {
                 Ok((Reply::Running { frames }, _)) => {
+                    heard = Ran::Perhaps;
                     if let Some((progress, of)) = asker.progress {
                         progress.output(&format!("{frames} of {of} frames\n"));
                     }
                 }
                 Ok((reply, bytes)) => return Ok(Answer::Given { reply, bytes, stopped }),
+                // Linux resets what ends with something unread: then it was the request.
+                Err(error) if error.kind() == ErrorKind::ConnectionReset && stopped.is_none() => {
+                    return Err(self.lost(heard).await);
+                }
                 Err(_) => return Err(self.lost(Ran::Perhaps).await),
             }
         }

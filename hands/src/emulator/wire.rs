@@ -100,9 +100,8 @@ fn head(message: &impl Serialize, bytes: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 fn checked(lengths: [u8; 8]) -> io::Result<(usize, usize)> {
-    // Both in one number, the first in its upper half.
-    let both = u64::from_be_bytes(lengths);
-    let (json, bytes) = ((both >> 32) as u32, (both & u64::from(u32::MAX)) as u32);
+    let [json, bytes] =
+        [0, 4].map(|at| lengths[at..at + 4].iter().fold(0, |sum, byte| sum << 8 | u32::from(*byte)));
     if json > MOST_JSON || bytes > MOST_BYTES {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a message is too long"));
     }

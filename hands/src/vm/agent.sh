@@ -1,6 +1,6 @@
 # Runs commands for the gateway. Over each of the ports work0, work1, … it answers one request at a time, over the port
 # control it is told what to kill. All bytes pass as they are; their number is said before them.
-box=/run/manyhands groups=/sys/fs/cgroup
+box=/run/manyhands groups=/sys/fs/cgroup image=/image
 mkdir -p $box
 
 # Runs the call $1; behind all that it printed come $3 and its exit code.
@@ -11,7 +11,9 @@ start() {
     echo 0 > "$groups/manyhands-$1/cgroup.procs"
     if [ "$2" = merged ]; then exec 2>&5; else exec 2> "$box/$1/err"; fi
     exec >&5 5>&- < "$box/$1/in"
-    exec setsid sh "$box/$1/script"
+    root=/
+    [ -e $box/image ] && root=$image
+    exec setsid chroot $root sh "$box/$1/script"
   )
   code=$?
   [ -e "$box/$1/nowhere" ] && code=nowhere
@@ -30,6 +32,25 @@ use_disk() {
   mount -t ext2 /dev/vda /workspace
 }
 
+# The disk with a system of its own, in which commands run from now on.
+use_image() {
+  mkdir -p $image
+  for disk in /dev/vda /dev/vda[0-9]*; do
+    [ -b "$disk" ] || continue
+    blockdev --flushbufs "$disk"
+    mount "$disk" $image 2> /dev/null || continue
+    [ -e $image/bin/sh ] && break
+    umount $image
+  done
+  [ -e $image/bin/sh ] || return 1
+  for folder in proc sys dev run tmp; do
+    mkdir -p "$image/$folder"
+    mount --bind "/$folder" "$image/$folder"
+  done
+  mkdir -p $image/workspace
+  : > $box/image
+}
+
 # What background processes of earlier calls have left.
 sweep() {
   for group in "$groups"/manyhands-*; do
@@ -44,8 +65,16 @@ answer() {
 
 request() {
   case $1 in
+    # Time has passed since the machine's state was kept.
+    clock)
+      hwclock -s -u 2> /dev/null
+      echo ok >&3
+      ;;
     disk)
       if use_disk; then echo ok >&3; else echo no >&3; fi
+      ;;
+    image)
+      if use_image; then echo ok >&3; else echo no >&3; fi
       ;;
     new)
       sweep

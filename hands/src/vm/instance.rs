@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
 
 use super::link::{ANSWER, Link};
-use super::machine::{Begin, Lines, Machine, TEMPLATE, WORKERS};
+use super::machine::{Begin, Lines, Machine, TEMPLATE, TURNS, lock};
 use super::qmp::{Qmp, QmpError};
 use super::template::Template;
 use super::{Accel, Accelerator, Resolved, VmConfig};
@@ -30,8 +30,8 @@ const LOOK: Duration = Duration::from_millis(50);
 const DISK: &str = "disk.qcow2";
 /// Where the machine runs, in its work folder.
 const RUN: &str = "machine";
-/// Beside the templates, says that guests are silent under KVM here.
-const SILENT: &str = "kvm-is-silent";
+/// Beside the templates, says that KVM does not work here, and how that was seen.
+const NO_KVM: &str = "kvm-does-not-work";
 
 /// A machine that runs, with the line to its agent.
 pub(super) struct Instance {
@@ -48,8 +48,8 @@ pub(super) struct Instance {
 
 /// Why a machine is not there.
 enum Failed {
-    /// Its guest said nothing for as long as it may.
-    Silent,
+    /// Under KVM, QEMU ended or its guest said nothing for as long as it may.
+    Accelerated(HandError),
     Hand(HandError),
 }
 
@@ -67,20 +67,17 @@ impl Instance {
         tasks: &TaskTracker,
     ) -> Result<Self, HandError> {
         let accelerator = choose(config)?;
-        match Self::start_with(config, accelerator, lease, tasks).await {
-            Ok(instance) => Ok(instance),
-            Err(Failed::Hand(error)) => Err(error),
-            Err(Failed::Silent) if config.accel == Accel::Auto => {
-                tracing::warn!("guests are silent under KVM on this machine: they are emulated from now on");
-                remember(config)?;
-                match Self::start_with(config, Accelerator::Tcg, lease, tasks).await {
-                    Ok(instance) => Ok(instance),
-                    Err(Failed::Hand(error)) => Err(error),
-                    Err(Failed::Silent) => Err(silent(config)),
-                }
+        let failed = match Self::start_with(config, accelerator, lease, tasks).await {
+            Err(Failed::Accelerated(error)) if config.accel == Accel::Auto => {
+                tracing::warn!(%error, "machines are emulated from now on");
+                remember(config, &error)?;
+                Self::start_with(config, Accelerator::Tcg, lease, tasks).await
             }
-            Err(Failed::Silent) => Err(silent(config)),
-        }
+            other => other,
+        };
+        failed.map_err(|failed| match failed {
+            Failed::Accelerated(error) | Failed::Hand(error) => error,
+        })
     }
 
     async fn start_with(
@@ -117,7 +114,8 @@ impl Instance {
             Machine::start(config, &resolved, &lease.instance, &run, &disk, Begin::Template, tasks).await;
         let (machine, lines) = begun?;
         let abandoned = machine.killer().drop_guard();
-        match Self::take_over(&lease.instance, Arc::clone(&machine), lines).await {
+        let disk = if config.image.is_some() { "image" } else { "disk" };
+        match Self::take_over(&lease.instance, Arc::clone(&machine), lines, disk).await {
             Ok(instance) => {
                 abandoned.disarm();
                 Ok(instance)
@@ -131,13 +129,21 @@ impl Instance {
         }
     }
 
-    async fn take_over(id: &InstanceId, machine: Arc<Machine>, lines: Lines) -> Result<Self, String> {
+    async fn take_over(
+        id: &InstanceId,
+        machine: Arc<Machine>,
+        lines: Lines,
+        disk: &str,
+    ) -> Result<Self, String> {
         let Lines { mut qmp, work, control } = lines;
         qmp.run_incoming().await.map_err(|error| error.to_string())?;
         let mut links: Vec<_> = work.into_iter().map(Link::new).collect();
         let Some(first) = links.first_mut() else { return Err("it has no ports".into()) };
-        first
-            .tell("disk")
+        let begun = async {
+            first.tell("clock").await?;
+            first.tell(disk).await
+        };
+        begun
             .await
             .map_err(|error| format!("its guest can't use its disk ({error}; {})", machine.last_words()))?;
         Ok(Self {
@@ -145,7 +151,7 @@ impl Instance {
             machine,
             links: Mutex::new(links),
             control: tokio::sync::Mutex::new(control),
-            calls: Semaphore::new(WORKERS),
+            calls: Semaphore::new(TURNS as usize),
             qmp: tokio::sync::Mutex::new(qmp),
             count: AtomicU64::new(0),
         })
@@ -163,17 +169,27 @@ impl Instance {
 
     /// Brings them back.
     pub(super) async fn restore(&self, name: &str) -> Result<(), HandError> {
-        self.while_idle(&format!("loadvm {name}"), "bring back").await
+        let restored = self.while_idle(&format!("loadvm {name}"), "bring back").await;
+        if let Err(HandError::Unavailable { why, .. }) = &restored {
+            // QEMU leaves the machine standing: as it was, when there was nothing to bring back; else nobody knows how.
+            let whole = why.contains("does not exist") && self.qmp.lock().await.run().await.is_ok();
+            if !whole {
+                let why = format!("it could not be brought back to an earlier state: {why}");
+                self.machine.end(&why).await;
+                return Err(HandError::Lost { may_have_run: true, why });
+            }
+        }
+        restored
     }
 
     async fn while_idle(&self, command: &str, what: &str) -> Result<(), HandError> {
         // All turns: no command runs meanwhile.
-        let _idle = self.calls.acquire_many(WORKERS as u32).await;
+        let _idle = self.calls.acquire_many(TURNS).await;
         if self.machine.why_lost().is_some() {
             return Err(HandError::Lost { may_have_run: false, why: self.machine.reason().await });
         }
         match self.qmp.lock().await.monitor(command).await {
-            Ok(()) => Ok(()),
+            Ok(()) => self.set_clock().await,
             Err(QmpError::Refused(why)) => Err(HandError::Unavailable {
                 why: format!("can't {what} the machine's state: {why}"),
                 remedy: "use a name that was kept, and see that the disk has room".into(),
@@ -182,6 +198,18 @@ impl Instance {
                 Err(HandError::Lost { may_have_run: true, why: self.machine.reason().await })
             }
         }
+    }
+
+    /// After a restore the guest's time is that of the checkpoint.
+    async fn set_clock(&self) -> Result<(), HandError> {
+        let abandoned = self.machine.killer().drop_guard();
+        let link = lock(&self.links).pop();
+        let lost = HandError::Lost { may_have_run: true, why: "its guest does not answer".into() };
+        let Some(mut link) = link else { return Err(lost) };
+        link.tell("clock").await.map_err(|_| lost)?;
+        lock(&self.links).push(link);
+        abandoned.disarm();
+        Ok(())
     }
 
     /// Ends it. What its commands wrote is on its disk since each of them ended.
@@ -204,7 +232,11 @@ async fn make(
     let begun =
         Machine::start(config, resolved, instance, &template.folder, Path::new(DISK), Begin::Boot, tasks)
             .await;
-    let (machine, lines) = begun?;
+    let (machine, lines) = begun.map_err(|error| match resolved.accelerator {
+        // A QEMU that ends at once says that KVM is not all that it should be here.
+        Accelerator::Kvm => Failed::Accelerated(error),
+        Accelerator::Tcg => Failed::Hand(error),
+    })?;
     let abandoned = machine.killer().drop_guard();
     let Lines { mut qmp, work, control: _control } = lines;
     let mut links: Vec<_> = work.into_iter().map(Link::new).collect();
@@ -250,24 +282,32 @@ async fn booted(
             Ok(Err(_)) => machine.reason().await,
             Err(_) => format!("its guest is not ready after {} s", BOOT.as_secs()),
         },
-        () = silence => return Err(Failed::Silent),
+        () = silence => return Err(Failed::Accelerated(silent(config))),
         () = machine.gone().cancelled() => machine.reason().await,
     };
     let last = machine.last_words();
-    Err(HandError::Unavailable {
+    let error = HandError::Unavailable {
         why: format!("the machine does not boot: {why}; the last it said was \"{last}\""),
-        remedy: "give a kernel for this kind of machine, and an initial file system with a shell and stty"
+        remedy: "give a kernel for this kind of machine, and an initial file system as the settings say"
             .into(),
-    }
-    .into())
+    };
+    // A guest that speaks has its own reasons.
+    let accelerated = resolved.accelerator == Accelerator::Kvm && machine.heard() == 0;
+    Err(if accelerated { Failed::Accelerated(error) } else { Failed::Hand(error) })
 }
 
 async fn make_disk(config: &VmConfig, disk: &Path) -> Result<(), HandError> {
     let part = disk.with_extension("part");
     let made = Command::new(&config.qemu_img)
         .args(["create", "-q", "-f", "qcow2"])
+        .args(
+            config
+                .image
+                .iter()
+                .flat_map(|image| ["-F".as_ref(), "qcow2".as_ref(), "-b".as_ref(), image.as_os_str()]),
+        )
         .arg(&part)
-        .arg(config.disk_bytes.to_string())
+        .args(config.image.is_none().then(|| config.disk_bytes.to_string()))
         .stdin(Stdio::null())
         .kill_on_drop(true)
         .output();
@@ -298,14 +338,14 @@ pub(super) fn choose(config: &VmConfig) -> Result<Accelerator, HandError> {
             why: format!("this machine has no KVM for the gateway ({}: {error})", config.kvm.display()),
             remedy: "set accel to auto or tcg, or let the gateway's user open that file".into(),
         }),
-        (Accel::Auto, Ok(_)) if !config.cache.join(SILENT).exists() => Ok(Accelerator::Kvm),
+        (Accel::Auto, Ok(_)) if !config.cache.join(NO_KVM).exists() => Ok(Accelerator::Kvm),
         (Accel::Auto, _) => Ok(Accelerator::Tcg),
     }
 }
 
-fn remember(config: &VmConfig) -> Result<(), HandError> {
-    let text = "A guest was silent under KVM. Delete this file to have it tried again.\n";
-    fs::write(config.cache.join(SILENT), text)
+fn remember(config: &VmConfig, error: &HandError) -> Result<(), HandError> {
+    let text = format!("No machine ran under KVM: {error}. Delete this file to have it tried again.\n");
+    fs::write(config.cache.join(NO_KVM), text)
         .map_err(|source: io::Error| HandError::Io { doing: "remembering that KVM does not work", source })
 }
 

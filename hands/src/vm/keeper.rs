@@ -11,36 +11,47 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, getpid, getppid, pidfd_open, pidfd_send_signal, set_parent_process_death_signal,
 };
 
-use super::machine::{SOCKETS, TEMPLATE};
+use super::machine::{NAME, SOCKETS, TEMPLATE};
 
 /// The hidden command of the first. The instance's name, QEMU and its arguments follow.
 pub(super) const KEEP: &str = "vm-keep";
-/// The hidden command of the second. Who keeps it, QEMU and its arguments follow.
+/// The hidden command of the second. Who keeps it, the instance's name, QEMU and its arguments follow.
 const BECOME: &str = "vm-become";
 
 /// Answers both.
 pub(super) fn dispatch(arguments: Vec<OsString>) -> Option<ExitCode> {
     let mut arguments = arguments.into_iter();
     let command = arguments.next()?;
-    let whose = arguments.next()?.into_string().ok()?;
-    let program = arguments.next()?;
-    let ended = match command.to_str()? {
-        KEEP => keep(&program, arguments),
-        BECOME => Err(turn_into(&whose, &program, arguments)),
+    let (program, ended) = match command.to_str()? {
+        KEEP => {
+            let (instance, program) = (arguments.next()?, arguments.next()?);
+            let ended = keep(&instance, &program, arguments);
+            (program, ended)
+        }
+        BECOME => {
+            let (keeper, instance, program) = (arguments.next()?, arguments.next()?, arguments.next()?);
+            let error = turn_into(&keeper, &instance, &program, arguments);
+            (program, Err(error))
+        }
         _ => return None,
     };
     Some(ended.unwrap_or_else(|error| {
-        eprintln!("{}: {error}", program.display());
+        eprintln!("{}: {error}", program.to_string_lossy());
         ExitCode::FAILURE
     }))
 }
 
-fn keep(program: &OsString, arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+fn keep(
+    instance: &OsString,
+    program: &OsString,
+    arguments: impl Iterator<Item = OsString>,
+) -> io::Result<ExitCode> {
     // Where there is a state, the machine begins with it.
     let state = File::open(TEMPLATE).map_or_else(|_| Stdio::null(), Stdio::from);
     let mut child = Command::new("/proc/self/exe")
         .arg(BECOME)
         .arg(getpid().as_raw_nonzero().to_string())
+        .arg(instance)
         .arg(program)
         .args(arguments)
         .stdin(state)
@@ -61,13 +72,21 @@ fn keep(program: &OsString, arguments: impl Iterator<Item = OsString>) -> io::Re
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-fn turn_into(keeper: &str, program: &OsString, arguments: impl Iterator<Item = OsString>) -> io::Error {
+fn turn_into(
+    keeper: &OsString,
+    instance: &OsString,
+    program: &OsString,
+    arguments: impl Iterator<Item = OsString>,
+) -> io::Error {
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
         return error.into();
     }
     // It may have ended before.
-    if getppid().map(|pid| pid.as_raw_nonzero().to_string()).as_deref() != Some(keeper) {
+    if getppid().map(|pid| pid.as_raw_nonzero().to_string()).as_deref() != keeper.to_str() {
         return io::Error::other("its keeper is gone");
     }
-    Command::new(program).args(arguments).exec()
+    // By this it is found when it is orphaned.
+    let mut name = OsString::from(NAME);
+    name.push(instance);
+    Command::new(program).arg("-name").arg(name).args(arguments).exec()
 }

@@ -17,12 +17,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::keeper::KEEP;
-use super::qmp::Qmp;
+use super::qmp::{Qmp, QmpError};
 use super::{Resolved, VmConfig};
 use crate::{HandError, InstanceId};
 
 /// Commands that run at once in a machine; more wait. Each has a port of its own.
-pub(super) const WORKERS: usize = 8;
+pub(super) const TURNS: u32 = 8;
+/// The same, as a number of ports.
+const WORKERS: usize = TURNS as usize;
 /// What the sockets of a machine are called, in the folder in which it runs, the workers' first.
 pub(super) const SOCKETS: [&str; 3 + WORKERS] =
     ["work0", "work1", "work2", "work3", "work4", "work5", "work6", "work7", "qmp", "console", "control"];
@@ -31,7 +33,7 @@ pub(super) const TEMPLATE: &str = "template";
 /// What goes before an instance's name in its QEMU's `-name`.
 pub(super) const NAME: &str = "manyhands-";
 /// How long QEMU may take until its sockets are there, on a machine under heavy load.
-const START: Duration = Duration::from_secs(60);
+const START: Duration = Duration::from_mins(1);
 /// How long a killed machine may take to be gone.
 const END: Duration = Duration::from_secs(10);
 /// Pause between two looks for a socket.
@@ -101,7 +103,7 @@ impl Machine {
         let mut child = Command::new(&config.program)
             .args([KEEP, &instance.0])
             .arg(&config.qemu)
-            .args(arguments(config, resolved, instance, disk, begin))
+            .args(arguments(config, resolved, disk, begin))
             .stdin(Stdio::from(OwnedFd::from(held)))
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -163,7 +165,11 @@ impl Machine {
             return Err("QEMU has other sockets".into());
         };
         tasks.spawn(keep_tail(console, Arc::clone(&self.console)));
-        let qmp = Qmp::new(qmp).await.map_err(|error| error.to_string())?;
+        let qmp = match Qmp::new(qmp).await {
+            Ok(qmp) => qmp,
+            Err(QmpError::Gone(_)) => return Err(self.reason().await),
+            Err(error) => return Err(error.to_string()),
+        };
         Ok(Lines { qmp, work, control })
     }
 
@@ -278,21 +284,13 @@ async fn keep_tail(mut from: impl AsyncRead + Unpin, tail: Arc<Mutex<Tail>>) {
 }
 
 /// QEMU's arguments. All that changes them is in the name of a template.
-fn arguments(
-    config: &VmConfig,
-    resolved: &Resolved,
-    instance: &InstanceId,
-    disk: &Path,
-    begin: Begin,
-) -> Vec<String> {
+fn arguments(config: &VmConfig, resolved: &Resolved, disk: &Path, begin: Begin) -> Vec<String> {
     let (accel, cpu) = resolved.accelerator.arguments();
     // Memory is written to a file by a program that QEMU starts; otherwise it starts none.
     let spawn = if begin == Begin::Boot { "allow" } else { "deny" };
     // A comma in a value is written twice.
     let file = |path: &Path| path.display().to_string().replace(',', ",,");
     let mut arguments: Vec<String> = [
-        "-name",
-        &format!("{NAME}{instance}"),
         "-nodefaults",
         "-no-user-config",
         "-display",

@@ -84,6 +84,11 @@ impl Qmp {
     /// Waits until the machine that is read from a file is whole, and lets it run.
     pub(super) async fn run_incoming(&mut self) -> Result<(), QmpError> {
         self.until("query-status", |status| (status != "inmigrate").then_some(Ok(()))).await?;
+        self.run().await
+    }
+
+    /// Lets the machine run.
+    pub(super) async fn run(&mut self) -> Result<(), QmpError> {
         self.ask("cont", json!({})).await.map(drop)
     }
 

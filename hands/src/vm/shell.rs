@@ -48,7 +48,10 @@ impl Shell for Instance {
         let id = self.next_call();
         let script = script(&id, &command.program, command.cwd.as_deref());
         let began = begin(&mut link, &id, script.as_bytes(), &input, command.streams).await;
-        let Ok(mark) = began else { return Err(self.lost(Ran::No).await) };
+        let mark = match began {
+            Ok(mark) => mark,
+            Err(ran) => return Err(self.lost(ran).await),
+        };
         let running = Running { instance: self, id: &id, mark, cancel, deadline };
         let report = match running.to_its_end(&mut link, sink).await {
             Ok(Finish::Ended(code, stop)) => report(&code, stop, command.cwd.as_deref()),
@@ -107,20 +110,23 @@ async fn read_all(input: Input) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Brings a command to the guest and starts it. The answer is what says its end.
+/// Brings a command to the guest and starts it. The answer is what says its end, or whether it may have run.
 async fn begin(
     link: &mut Link,
     id: &str,
     script: &[u8],
     input: &[u8],
     streams: Streams,
-) -> io::Result<Vec<u8>> {
+) -> Result<Vec<u8>, Ran> {
     let mark = mark();
-    link.tell(&format!("new {id}")).await?;
-    link.put(id, "script", script).await?;
-    link.put(id, "in", input).await?;
+    let bringing = async {
+        link.tell(&format!("new {id}")).await?;
+        link.put(id, "script", script).await?;
+        link.put(id, "in", input).await
+    };
+    bringing.await.map_err(|_| Ran::No)?;
     let streams = if streams == Streams::Merged { "merged" } else { "separate" };
-    link.tell(&format!("run {id} {streams} {mark}")).await?;
+    link.tell(&format!("run {id} {streams} {mark}")).await.map_err(|_| Ran::Perhaps)?;
     Ok(mark.into_bytes())
 }
 
@@ -143,9 +149,8 @@ impl Running<'_> {
     async fn to_its_end(&self, link: &mut Link, sink: &mut dyn Sink) -> io::Result<Finish> {
         let mut stop = None;
         let mut pending = Vec::new();
-        let code = match self.printing(link, sink, &mut pending, &mut stop).await? {
-            Some(code) => code,
-            None => return Ok(Finish::Deaf(stop.unwrap_or(Stop::Timeout))),
+        let Some(code) = self.printing(link, sink, &mut pending, &mut stop).await? else {
+            return Ok(Finish::Deaf(stop.unwrap_or(Stop::Timeout)));
         };
         let error = tokio::time::timeout(GRACE, link.get(&format!("end {}", self.id))).await??;
         if !error.is_empty() {

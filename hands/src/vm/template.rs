@@ -34,11 +34,15 @@ impl Template {
     pub(super) fn open(config: &VmConfig, accelerator: Accelerator) -> Result<Self, HandError> {
         let kernel = identity(&config.kernel, "kernel")?;
         let initrd = identity(&config.initrd, "initial file system")?;
+        let image = config.image.as_deref().map(|image| identity(image, "image")).transpose()?;
         // Another QEMU may read states differently. One that is found by its name is looked up by the system.
         let qemu = fs::metadata(&config.qemu).and_then(|file| file.modified()).ok();
         let what = format!(
-            "{MACHINE} {kernel} {initrd} {qemu:?} {:?} {} {} {} {accelerator:?} {INIT} {AGENT}",
-            config.qemu, config.memory_mib, config.cpus, config.disk_bytes,
+            "{MACHINE} {kernel} {initrd} {image:?} {qemu:?} {} {} {} {} {accelerator:?} {INIT} {AGENT}",
+            config.qemu.display(),
+            config.memory_mib,
+            config.cpus,
+            config.disk_bytes,
         );
         let name: String = Sha256::digest(what).iter().take(12).map(|byte| format!("{byte:02x}")).collect();
         let folder = config.cache.join(name);

@@ -1,4 +1,5 @@
 //! The emulator: a Game Boy with a game of our own.
+#![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
 
 mod game;
 mod rig;

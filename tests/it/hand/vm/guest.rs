@@ -26,6 +26,9 @@ cp "$(command -v busybox)" root/bin/busybox
 for program in $(busybox --list); do
   [ "$program" = busybox ] || ln -s busybox "root/bin/$program"
 done
+# Debian's busybox has none.
+printf '#!/bin/sh\ntrap "" HUP\nexec "$@"\n' > root/bin/nohup
+chmod +x root/bin/nohup
 printf '#!/bin/sh\n' > root/etc/manyhands-boot
 for module in virtio/virtio_ring virtio/virtio virtio/virtio_pci_legacy_dev virtio/virtio_pci_modern_dev \
   virtio/virtio_pci block/virtio_blk char/virtio_console; do
@@ -41,7 +44,8 @@ mv initrd kernel ..
 
 /// The guest. Made once, where Cargo keeps what tests make.
 pub(super) fn guest() -> Guest {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guest");
+    // Another recipe makes another guest.
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("guest-{}", MAKE.len()));
     std::fs::create_dir_all(&folder).unwrap();
     let lock = File::create(folder.join("lock")).unwrap();
     lock.lock().unwrap();
@@ -50,4 +54,25 @@ pub(super) fn guest() -> Guest {
         assert!(made.status.success(), "no guest can be made: {}", String::from_utf8_lossy(&made.stderr));
     }
     Guest { kernel: folder.join("kernel"), initrd: folder.join("initrd"), cache: folder.join("cache") }
+}
+
+/// Makes a disk image at `$1` of a system of busybox, in the folder `$2`.
+const IMAGE: &str = r#"
+set -eu
+cd "$2"
+mkdir -p system/bin system/etc
+cp "$(command -v busybox)" system/bin/busybox
+for program in $(busybox --list); do
+  [ "$program" = busybox ] || ln -s busybox "system/bin/$program"
+done
+echo 'the image' > system/etc/whose
+/sbin/mke2fs -q -t ext4 -d system raw 64m
+qemu-img convert -f raw -O qcow2 raw "$1"
+rm -rf system raw
+"#;
+
+/// A disk image with another system, which says `the image` in `/etc/whose`.
+pub(super) fn image(image: &Path, folder: &Path) {
+    let made = Command::new("sh").args(["-c", IMAGE, "sh"]).arg(image).arg(folder).output().unwrap();
+    assert!(made.status.success(), "no image can be made: {}", String::from_utf8_lossy(&made.stderr));
 }
