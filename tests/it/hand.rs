@@ -52,7 +52,6 @@ mod android;
 mod container;
 mod container_faults;
 mod container_limits;
-mod dockerd;
 mod emulator;
 mod every;
 mod marked;
