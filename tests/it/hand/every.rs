@@ -91,6 +91,9 @@ pub(super) async fn an_instance_killed_between_calls_is_noticed_and_replaced(rig
     let handle = hand.provision(&lease).await.unwrap();
     assert_eq!(run(&*hand, &handle, &samples.ok.0).await.0, Ending::Ok);
     rig.kill(&lease.instance).await;
+    // Its death may be noticed a moment after the call went out: then nobody can say that it did not run.
+    let lost = hand.execute(&handle, &samples.ok.0, context()).await;
+    assert!(matches!(lost, Err(HandError::Lost { .. })), "{lost:?}");
     is_lost(&*hand, &handle, &samples.ok.0).await;
     assert!(!hand.alive(&handle));
     rig.mend().await;
