@@ -205,6 +205,7 @@ async fn again_and_again(connection: &Arc<Connection>, first: First) {
     let mut begun = Instant::now();
     if first == First::Now {
         // It has said what is wrong.
+        connection.listened().await;
         let _ = relist(connection).await;
     }
     loop {
@@ -227,7 +228,8 @@ async fn hear(connection: &Arc<Connection>) {
         }
         (Era::Legacy, Some(http)) => {
             let spoken: &Spoken = &agreed.spoken;
-            let ended = http::listen(http, spoken, |message| connection.take(message)).await;
+            let ended =
+                http::listen(http, spoken, &connection.listening, |message| connection.take(message)).await;
             if ended == http::ListenEnded::SessionGone {
                 connection.end("it has forgotten the session");
             }

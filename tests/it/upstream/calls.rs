@@ -116,6 +116,28 @@ async fn a_question_that_nobody_can_answer_hangs_nothing() {
 }
 
 #[tokio::test]
+async fn a_question_that_names_no_call_is_heard_though_the_stream_for_it_opens_late() {
+    let rig = Rig::new(Way::Http, Era::Legacy).await;
+    *rig.web.as_ref().unwrap().opening.lock().unwrap() = Duration::from_millis(200);
+    let answer = json!({"action": "decline"});
+    let recorder = Recorder::answering(vec![Ok(answer.clone())]);
+    let outcome = rig.try_call("ask aside", json!({}), recorder.context(None));
+    let outcome = tokio::time::timeout(Duration::from_secs(20), outcome).await.unwrap().unwrap();
+    assert_eq!(text(&outcome), answer.to_string());
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn a_stream_that_never_opens_holds_up_no_call() {
+    let rig = Rig::new(Way::Http, Era::Legacy).await;
+    *rig.web.as_ref().unwrap().opening.lock().unwrap() = Duration::from_hours(1);
+    for words in ["first", "second"] {
+        assert_eq!(text(&rig.call("echo", json!({"text": words})).await), words);
+    }
+    rig.end().await;
+}
+
+#[tokio::test]
 async fn errors_of_the_server_come_as_they_are() {
     for (way, era) in PAIRS {
         let rig = Rig::new(way, era).await;
