@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::kit::{Era, PAIRS, Recorder, Rig, Way, call, error, quiet, soon, text};
+use super::kit::{Era, PAIRS, Recorder, Rig, Way, call, config, error, quiet, script, soon, text};
 
 #[tokio::test]
 async fn progress_rises_before_the_result_and_logs_are_as_severe_as_wanted() {
@@ -134,6 +134,19 @@ async fn a_stream_that_never_opens_holds_up_no_call() {
     for words in ["first", "second"] {
         assert_eq!(text(&rig.call("echo", json!({"text": words})).await), words);
     }
+    rig.end().await;
+}
+
+/// As `server-filesystem` does, which keeps to the folders that it is told then.
+#[tokio::test]
+async fn what_a_server_asks_at_its_start_does_not_depend_on_the_first_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let rig = Rig::of(config(script(&folder, &["legacy", "roots"])), folder);
+    let recorder = Arc::<Recorder>::default();
+    let outcome = rig.try_call("echo", json!({"text": "x"}), recorder.context(None)).await.unwrap();
+    assert_eq!(text(&outcome), "x");
+    assert!(recorder.questions.lock().unwrap().is_empty(), "the client was asked");
+    soon(|| rig.got().iter().any(|it| it["id"] == "roots" && it["result"] == json!({"roots": []}))).await;
     rig.end().await;
 }
 
