@@ -5,7 +5,8 @@ use std::time::Duration;
 use http::StatusCode;
 use tokio_util::sync::CancellationToken;
 
-use super::answer::{Events, message};
+use super::answer::message;
+use super::events::Events;
 use super::{Http, Spoken};
 use crate::upstream::wire::{Failure, Incoming};
 
@@ -42,7 +43,7 @@ pub(crate) async fn listen(
                 while let Ok(Some(event)) = events.next().await {
                     again = AGAIN;
                     if let Some(id) = event.id {
-                        last_event = Some(id);
+                        last_event = Some(id).filter(|id| !id.is_empty());
                     }
                     if let Some(retry) = event.retry {
                         again = Duration::from_millis(retry).clamp(Duration::from_millis(50), AGAIN_MAX);
