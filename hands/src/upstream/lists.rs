@@ -205,8 +205,8 @@ pub(super) fn watch(connection: &Arc<Connection>, first: First) {
 async fn again_and_again(connection: &Arc<Connection>, first: First) {
     let mut begun = Instant::now();
     if first == First::Now {
-        // It has said what is wrong.
         connection.listened().await;
+        // It has said what is wrong.
         let _ = relist(connection).await;
     }
     loop {
@@ -226,7 +226,14 @@ async fn hear(connection: &Arc<Connection>) {
         (Era::Modern, _) => {
             let filter = Filter::lists(&agreed.capabilities);
             if !filter.is_empty() {
-                stay(connection, || filter.clone(), std::future::pending).await;
+                let mut first = true;
+                // What changed while nobody listened, nobody heard.
+                let missed = |_: &Filter, gap: bool| {
+                    if gap && !std::mem::take(&mut first) {
+                        connection.lists_changed.notify_one();
+                    }
+                };
+                stay(connection, || filter.clone(), std::future::pending, missed).await;
             }
         }
         (Era::Legacy, Some(http)) => {

@@ -230,6 +230,21 @@ async fn a_followed_resource_tells_its_followers_and_nobody_else() {
 }
 
 #[tokio::test]
+async fn whoever_follows_is_told_when_a_change_may_have_been_missed() {
+    let rig = Rig::new(Way::Http, Era::Modern).await;
+    let handle = rig.handle().await;
+    let (sender, mut updates) = mpsc::channel(4);
+    rig.hand.follow(&handle, "test://a".to_owned(), sender).await.unwrap();
+    for _ in 0..2 {
+        // Once when the server listens to it, and again after it hung up.
+        let told = tokio::time::timeout(Duration::from_secs(20), updates.recv()).await.unwrap();
+        assert_eq!(told.as_deref(), Some("test://a"));
+        rig.web.as_ref().unwrap().hang_up();
+    }
+    rig.end().await;
+}
+
+#[tokio::test]
 async fn a_hundred_calls_at_once_get_each_its_own_answer() {
     for (way, era) in PAIRS {
         let rig = Rig::new(way, era).await;
