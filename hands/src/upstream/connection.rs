@@ -1,12 +1,12 @@
 //! A connection to a server: a child process, or one session of a URL. What comes over it goes where it belongs.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use http::HeaderValue;
 use serde_json::{Value, json};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
@@ -28,6 +28,9 @@ const CANCEL_MAX: Duration = Duration::from_millis(500);
 const END_MAX: Duration = Duration::from_secs(2);
 /// How long a new session's first request waits for the stream of what belongs to no request.
 const LISTEN_MAX: Duration = Duration::from_secs(1);
+/// How many answers to questions that belong to no call may wait to be read: a server that asks and does not read gets
+/// no more.
+const ANSWERS_MAX: usize = 64;
 /// Log levels, the least severe first (RFC 5424).
 pub(super) const LEVELS: [&str; 8] =
     ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
@@ -63,6 +66,9 @@ pub(super) struct Connection {
     /// Fires when it can't be used any more.
     pub(super) gone: CancellationToken,
     why: OnceLock<String>,
+    answering: Arc<Semaphore>,
+    /// Answers to what was never asked.
+    stray: AtomicU64,
     /// The place in [`LEVELS`] that a legacy server was told.
     level: Mutex<Option<usize>>,
 }
@@ -76,10 +82,12 @@ impl Connection {
             pending: Arc::default(),
             follows: Follows::default(),
             lists_changed: Notify::new(),
+            listening: CancellationToken::new(),
             gone: CancellationToken::new(),
             why: OnceLock::new(),
+            answering: Arc::new(Semaphore::new(ANSWERS_MAX)),
+            stray: AtomicU64::new(0),
             level: Mutex::default(),
-            listening: CancellationToken::new(),
         })
     }
 
@@ -129,11 +137,6 @@ impl Connection {
         self.gone.is_cancelled().then(|| self.why.get().map_or("it was ended", String::as_str))
     }
 
-    /// An id that no other request to this server has, on whatever connection.
-    pub(super) fn id(&self) -> u64 {
-        self.shared.ids.fetch_add(1, Ordering::Relaxed)
-    }
-
     /// Waits until a question is heard that comes outside the answer to a call: servers lose one that is asked while
     /// nobody listens, and the call waits for its answer for ever. Once the wait was in vain, nobody waits again.
     pub(super) async fn listened(&self) {
@@ -146,6 +149,11 @@ impl Connection {
             () = tokio::time::sleep(LISTEN_MAX) => {}
         }
         self.listening.cancel();
+    }
+
+    /// An id that no other request to this server has, on whatever connection.
+    pub(super) fn id(&self) -> u64 {
+        self.shared.ids.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Sends a request in the words that were agreed on.
@@ -269,7 +277,7 @@ impl Connection {
                     if id.as_u64().is_some_and(|id| id < self.shared.ids.load(Ordering::Relaxed)) {
                         tracing::debug!(hand.name = self.hand(), %id, "an answer that nobody waits for any more");
                     } else {
-                        tracing::warn!(hand.name = self.hand(), %id, "an answer to what was never asked: dropped");
+                        self.strayed(&id);
                     }
                 }
             }
@@ -287,6 +295,14 @@ impl Connection {
                     self.answer_alone(id, &method);
                 }
             }
+        }
+    }
+
+    /// An answer to what was never asked: a flood of them is no flood of lines.
+    fn strayed(&self, id: &Value) {
+        let count = self.stray.fetch_add(1, Ordering::Relaxed) + 1;
+        if count.is_power_of_two() {
+            tracing::warn!(hand.name = self.hand(), %id, count, "an answer to what was never asked: dropped");
         }
     }
 
@@ -318,6 +334,14 @@ impl Connection {
 
     /// Answers a request that belongs to no call.
     pub(super) fn answer_alone(self: &Arc<Self>, id: Value, method: &str) {
+        let Ok(place) = Arc::clone(&self.answering).try_acquire_owned() else {
+            tracing::debug!(
+                hand.name = self.hand(),
+                method,
+                "an MCP server asks and does not read: not answered"
+            );
+            return;
+        };
         let reply = match method {
             "ping" => Ok(json!({})),
             "roots/list" => Ok(json!({"roots": []})),
@@ -328,7 +352,10 @@ impl Connection {
             }),
         };
         let connection = Arc::clone(self);
-        self.shared.tasks.spawn(async move { connection.respond(&id, &reply).await });
+        self.shared.tasks.spawn(async move {
+            connection.respond(&id, &reply).await;
+            drop(place);
+        });
     }
 
     /// A line of stdout was too long.
