@@ -26,6 +26,8 @@ const TELL_MAX: Duration = Duration::from_secs(10);
 const CANCEL_MAX: Duration = Duration::from_millis(500);
 /// How long ending a session may take.
 const END_MAX: Duration = Duration::from_secs(2);
+/// How long a new session's first request waits for the stream of what belongs to no request.
+const LISTEN_MAX: Duration = Duration::from_secs(1);
 /// Log levels, the least severe first (RFC 5424).
 pub(super) const LEVELS: [&str; 8] =
     ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
@@ -56,6 +58,8 @@ pub(super) struct Connection {
     pub(super) follows: Follows,
     /// Fires when the server says that one of its lists has changed.
     pub(super) lists_changed: Notify,
+    /// Fires when a session's own stream is open, or there is none.
+    pub(super) listening: CancellationToken,
     /// Fires when it can't be used any more.
     pub(super) gone: CancellationToken,
     why: OnceLock<String>,
@@ -75,6 +79,7 @@ impl Connection {
             gone: CancellationToken::new(),
             why: OnceLock::new(),
             level: Mutex::default(),
+            listening: CancellationToken::new(),
         })
     }
 
@@ -127,6 +132,20 @@ impl Connection {
     /// An id that no other request to this server has, on whatever connection.
     pub(super) fn id(&self) -> u64 {
         self.shared.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Waits until a question is heard that comes outside the answer to a call: servers lose one that is asked while
+    /// nobody listens, and the call waits for its answer for ever. Once the wait was in vain, nobody waits again.
+    pub(super) async fn listened(&self) {
+        if self.era() == Era::Modern || self.is_process() || self.listening.is_cancelled() {
+            return;
+        }
+        tokio::select! {
+            () = self.listening.cancelled() => {}
+            () = self.gone.cancelled() => {}
+            () = tokio::time::sleep(LISTEN_MAX) => {}
+        }
+        self.listening.cancel();
     }
 
     /// Sends a request in the words that were agreed on.
