@@ -106,7 +106,8 @@ pub trait McpFace: Send + Sync {
     /// What the server offers, as last seen; kept when it is dead. Touches no server.
     fn catalogue(&self) -> Arc<Catalogue>;
 
-    /// Fires when the catalogue has changed.
+    /// Fires when the catalogue has changed: what the server offers, or whether it is down. Not for another reason of
+    /// being down.
     fn changes(&self) -> watch::Receiver<u64>;
 
     /// Looks what the server offers now, with a connection of its own where there is none. Takes no longer than the

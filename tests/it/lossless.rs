@@ -6,6 +6,7 @@
 
 mod client;
 mod json;
+mod tasks;
 
 use std::collections::BTreeSet;
 
@@ -29,6 +30,13 @@ struct Allowed {
     path: &'static str,
 }
 
+impl Allowed {
+    /// Lines of the comparison of tasks, which is apart.
+    fn is_of_tasks(&self) -> bool {
+        self.what.starts_with("task ")
+    }
+}
+
 #[tokio::test]
 async fn clients_of_2026_at_a_server_of_2026() -> Result<()> {
     compare(Era::Modern, Era::Modern).await
@@ -49,48 +57,97 @@ async fn clients_of_2025_at_a_server_of_2025() -> Result<()> {
     compare(Era::Legacy, Era::Legacy).await
 }
 
-async fn compare(of_client: Era, of_server: Era) -> Result<()> {
-    let era = if of_server == Era::Modern { "2026" } else { "2025" };
-    // Two servers alike, so that what they count and keep is alike.
-    let (alone, behind) = (Fixture::start(&["--era", era]).await?, Fixture::start(&["--era", era]).await?);
-    let config = format!("[hands.fixture]\nkind = \"mcp\"\nurl = \"{}\"\n", behind.url());
-    let gateway = Gateway::start(Options::default().config(&config)).await?;
-    offered(&gateway, "fixture").await?;
-    let declared = json!({"elicitation": {"form": {}}, "sampling": {}, "roots": {}});
-    let mut direct = Client::connect(alone.url(), None, of_server, declared.clone()).await?;
-    let url = format!("{}/mcp/hands/fixture", gateway.url());
-    let mut through = Client::connect(&url, Some(&gateway.owner_token()?), of_client, declared).await?;
+/// What both clients declare.
+fn declared() -> Value {
+    json!({"elicitation": {"form": {}}, "sampling": {}, "roots": {}})
+}
 
-    let pair = [name(of_client), name(of_server)];
-    let allowed = allowed(pair);
-    let (mut used, mut wrong) = (BTreeSet::new(), Vec::new());
-    for (what, method, params) in requests(&mut direct).await? {
-        let left =
-            direct.request(method, params.clone()).await.with_context(|| format!("{what}, directly"))?;
-        let right = match through.request(method, params).await {
+async fn compare(of_client: Era, of_server: Era) -> Result<()> {
+    let mut comparison =
+        Comparison::start(of_client, of_server, declared(), |line| !line.is_of_tasks()).await?;
+    for (what, method, params) in requests(&mut comparison.direct).await? {
+        comparison.see(&what, method, params.clone(), params).await?;
+    }
+    comparison.end();
+    Ok(())
+}
+
+/// One client at a server, one at the gateway before another such server, and what is different for them.
+struct Comparison {
+    direct: Client,
+    through: Client,
+    pair: [&'static str; 2],
+    allowed: Vec<Allowed>,
+    /// Which of these occurred.
+    used: BTreeSet<usize>,
+    wrong: Vec<String>,
+    gateway: Gateway,
+    /// Two servers alike, so that what they count and keep is alike.
+    _servers: [Fixture; 2],
+}
+
+impl Comparison {
+    async fn start(
+        of_client: Era,
+        of_server: Era,
+        declared: Value,
+        concerns: fn(&Allowed) -> bool,
+    ) -> Result<Self> {
+        let era = name(of_server);
+        let (alone, behind) =
+            (Fixture::start(&["--era", era]).await?, Fixture::start(&["--era", era]).await?);
+        let config = format!("[hands.fixture]\nkind = \"mcp\"\nurl = \"{}\"\n", behind.url());
+        let gateway = Gateway::start(Options::default().config(&config)).await?;
+        offered(&gateway, "fixture").await?;
+        let direct = Client::connect(alone.url(), None, of_server, declared.clone()).await?;
+        let url = format!("{}/mcp/hands/fixture", gateway.url());
+        let through = Client::connect(&url, Some(&gateway.owner_token()?), of_client, declared).await?;
+        let pair = [name(of_client), era];
+        let allowed = allowed(pair).into_iter().filter(concerns).collect();
+        let (used, wrong) = (BTreeSet::new(), Vec::new());
+        Ok(Self { direct, through, pair, allowed, used, wrong, gateway, _servers: [alone, behind] })
+    }
+
+    /// Sends the same request either way, with the params for each. Returns the responses.
+    async fn see(
+        &mut self,
+        what: &str,
+        method: &str,
+        direct: Value,
+        through: Value,
+    ) -> Result<Option<[Value; 2]>> {
+        let left = self.direct.request(method, direct).await.with_context(|| format!("{what}, directly"))?;
+        let right = match self.through.request(method, through).await {
             Ok(mut told) => {
-                through.wait_for_logs(&mut told, left.news.len()).await;
+                self.through.wait_for_logs(&mut told, left.news.len()).await;
                 told
             }
             Err(error) => {
-                wrong.push(format!("{what}: {error:#}"));
-                continue;
+                self.wrong.push(format!("{what}: {error:#}"));
+                return Ok(None);
             }
         };
         let mut found = Vec::new();
         differences("", &node(&left)?, &node(&right)?, &mut found);
         for (path, difference) in found {
-            let by = allowed.iter().position(|allowed| allows(allowed, &what, &path));
+            let by = self.allowed.iter().position(|allowed| allows(allowed, what, &path));
             match by {
-                Some(by) => drop(used.insert(by)),
-                None => wrong.push(format!("{what} {path}: {difference}")),
+                Some(by) => drop(self.used.insert(by)),
+                None => self.wrong.push(format!("{what} {path}: {difference}")),
             }
         }
+        Ok(Some([serde_json::from_str(&left.end)?, serde_json::from_str(&right.end)?]))
     }
-    let stale = allowed.iter().enumerate().filter(|(n, _)| !used.contains(n));
-    wrong.extend(stale.map(|(_, line)| format!("does not occur any more: {} {}", line.what, line.path)));
-    assert!(wrong.is_empty(), "{pair:?}:\n{}\n{}", wrong.join("\n"), gateway.stderr());
-    Ok(())
+
+    /// Fails with every difference that may not be, and with those that may and are not.
+    #[track_caller]
+    fn end(mut self) {
+        let stale = self.allowed.iter().enumerate().filter(|(n, _)| !self.used.contains(n));
+        self.wrong
+            .extend(stale.map(|(_, line)| format!("does not occur any more: {} {}", line.what, line.path)));
+        let (pair, wrong) = (self.pair, self.wrong.join("\n"));
+        assert!(wrong.is_empty(), "{pair:?}:\n{wrong}\n{}", self.gateway.stderr());
+    }
 }
 
 fn name(era: Era) -> &'static str {

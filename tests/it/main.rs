@@ -9,6 +9,7 @@ mod conformance;
 mod crash;
 mod database;
 mod hand;
+mod isolation;
 mod leases;
 mod limits;
 mod log;

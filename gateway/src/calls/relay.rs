@@ -110,14 +110,16 @@ impl Inner {
         let context = context(&running.line, &ask.caller);
         let outcome = match ask.hand.hand.execute(&in_use.instance.handle, &call, context).await {
             Ok(outcome) => outcome,
-            Err(HandError::Lost { may_have_run, why }) => {
+            Err(error) => {
+                let Some(text) = lost_text(&ask.hand, &error) else {
+                    let outcome = Outcome { ending: Ending::Error, ..Outcome::error(error.to_string()) };
+                    return Ok(ended(ask.session, outcome, in_use.note()));
+                };
                 self.leases.drop_lost(&in_use).await;
-                let mut answer =
-                    ended(ask.session, Outcome::error(lost_text(&ask.hand, &why, may_have_run)), None);
+                let mut answer = ended(ask.session, Outcome::error(text), None);
                 answer.outcome = CallOutcome::Lost;
                 return Ok(answer);
             }
-            Err(error) => Outcome { ending: Ending::Error, ..Outcome::error(error.to_string()) },
         };
         Ok(ended(ask.session, outcome, in_use.note()))
     }

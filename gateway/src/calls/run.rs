@@ -211,8 +211,11 @@ impl Inner {
         let Started { tool_use_id, in_use } = started;
         let ended = match end {
             Some(Ok(outcome)) => Ended::of(tool_use_id, outcome, Some(in_use)),
-            Some(Err(HandError::Lost { may_have_run, why })) => {
-                let text = lost_text(&running.ask.hand, &why, may_have_run);
+            Some(Err(error)) => {
+                let Some(text) = lost_text(&running.ask.hand, &error) else {
+                    let ended = Ended::of(tool_use_id, Outcome::error(error.to_string()), Some(in_use));
+                    return self.record(running, ended).await;
+                };
                 let dead = in_use.again();
                 let ended = Ended::unseen(tool_use_id, CallOutcome::Lost, text, Some(in_use));
                 let end = self.record(running, ended).await;
@@ -220,7 +223,6 @@ impl Inner {
                 self.leases.drop_lost(&dead).await;
                 return end;
             }
-            Some(Err(error)) => Ended::of(tool_use_id, Outcome::error(error.to_string()), Some(in_use)),
             None => Ended::unseen(tool_use_id, CallOutcome::Unknown, PANICKED, Some(in_use)),
         };
         self.record(running, ended).await
@@ -232,9 +234,11 @@ const DID_NOT_RUN: &str = "The call did not run";
 const PANICKED: &str = "The gateway failed inside while it ran this call. Nobody can tell whether it had its effect: \
      it was not run again. Look before you repeat it.";
 
-pub(super) fn lost_text(hand: &Registered, why: &str, may_have_run: bool) -> String {
-    let ran = if may_have_run { MAY_HAVE_RUN } else { DID_NOT_RUN };
-    format!("The hand was lost: {why}. {ran}. {}", hand.config.loss())
+/// What is told of a call whose hand was lost. None for every other error.
+pub(super) fn lost_text(hand: &Registered, error: &HandError) -> Option<String> {
+    let HandError::Lost { may_have_run, why } = error else { return None };
+    let ran = if *may_have_run { MAY_HAVE_RUN } else { DID_NOT_RUN };
+    Some(format!("The hand was lost: {why}. {ran}. {}", hand.config.loss()))
 }
 
 fn asked(running: &Running) -> NewEvent {

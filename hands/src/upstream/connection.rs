@@ -1,12 +1,12 @@
 //! A connection to a server: a child process, or one session of a URL. What comes over it goes where it belongs.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use http::HeaderValue;
 use serde_json::{Value, json};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
@@ -26,6 +26,11 @@ const TELL_MAX: Duration = Duration::from_secs(10);
 const CANCEL_MAX: Duration = Duration::from_millis(500);
 /// How long ending a session may take.
 const END_MAX: Duration = Duration::from_secs(2);
+/// How long a new session's first request waits for the stream of what belongs to no request.
+const LISTEN_MAX: Duration = Duration::from_secs(1);
+/// How many answers to questions that belong to no call may wait to be read: a server that asks and does not read gets
+/// no more.
+const ANSWERS_MAX: usize = 64;
 /// Log levels, the least severe first (RFC 5424).
 pub(super) const LEVELS: [&str; 8] =
     ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
@@ -56,9 +61,14 @@ pub(super) struct Connection {
     pub(super) follows: Follows,
     /// Fires when the server says that one of its lists has changed.
     pub(super) lists_changed: Notify,
+    /// Fires when a session's own stream is open, or there is none.
+    pub(super) listening: CancellationToken,
     /// Fires when it can't be used any more.
     pub(super) gone: CancellationToken,
     why: OnceLock<String>,
+    answering: Arc<Semaphore>,
+    /// Answers to what was never asked.
+    stray: AtomicU64,
     /// The place in [`LEVELS`] that a legacy server was told.
     level: Mutex<Option<usize>>,
 }
@@ -72,8 +82,11 @@ impl Connection {
             pending: Arc::default(),
             follows: Follows::default(),
             lists_changed: Notify::new(),
+            listening: CancellationToken::new(),
             gone: CancellationToken::new(),
             why: OnceLock::new(),
+            answering: Arc::new(Semaphore::new(ANSWERS_MAX)),
+            stray: AtomicU64::new(0),
             level: Mutex::default(),
         })
     }
@@ -122,6 +135,20 @@ impl Connection {
     /// Why it can't be used any more, if so.
     pub(super) fn why_gone(&self) -> Option<&str> {
         self.gone.is_cancelled().then(|| self.why.get().map_or("it was ended", String::as_str))
+    }
+
+    /// Waits until a question is heard that comes outside the answer to a call: servers lose one that is asked while
+    /// nobody listens, and the call waits for its answer for ever. Once the wait was in vain, nobody waits again.
+    pub(super) async fn listened(&self) {
+        if self.era() == Era::Modern || self.is_process() || self.listening.is_cancelled() {
+            return;
+        }
+        tokio::select! {
+            () = self.listening.cancelled() => {}
+            () = self.gone.cancelled() => {}
+            () = tokio::time::sleep(LISTEN_MAX) => {}
+        }
+        self.listening.cancel();
     }
 
     /// An id that no other request to this server has, on whatever connection.
@@ -250,7 +277,7 @@ impl Connection {
                     if id.as_u64().is_some_and(|id| id < self.shared.ids.load(Ordering::Relaxed)) {
                         tracing::debug!(hand.name = self.hand(), %id, "an answer that nobody waits for any more");
                     } else {
-                        tracing::warn!(hand.name = self.hand(), %id, "an answer to what was never asked: dropped");
+                        self.strayed(&id);
                     }
                 }
             }
@@ -268,6 +295,14 @@ impl Connection {
                     self.answer_alone(id, &method);
                 }
             }
+        }
+    }
+
+    /// An answer to what was never asked: a flood of them is no flood of lines.
+    fn strayed(&self, id: &Value) {
+        let count = self.stray.fetch_add(1, Ordering::Relaxed) + 1;
+        if count.is_power_of_two() {
+            tracing::warn!(hand.name = self.hand(), %id, count, "an answer to what was never asked: dropped");
         }
     }
 
@@ -299,6 +334,14 @@ impl Connection {
 
     /// Answers a request that belongs to no call.
     pub(super) fn answer_alone(self: &Arc<Self>, id: Value, method: &str) {
+        let Ok(place) = Arc::clone(&self.answering).try_acquire_owned() else {
+            tracing::debug!(
+                hand.name = self.hand(),
+                method,
+                "an MCP server asks and does not read: not answered"
+            );
+            return;
+        };
         let reply = match method {
             "ping" => Ok(json!({})),
             "roots/list" => Ok(json!({"roots": []})),
@@ -309,7 +352,10 @@ impl Connection {
             }),
         };
         let connection = Arc::clone(self);
-        self.shared.tasks.spawn(async move { connection.respond(&id, &reply).await });
+        self.shared.tasks.spawn(async move {
+            connection.respond(&id, &reply).await;
+            drop(place);
+        });
     }
 
     /// A line of stdout was too long.

@@ -133,7 +133,18 @@ fn keep(connection: &Arc<Connection>) {
     let connection = Arc::clone(connection);
     connection.shared.tasks.clone().spawn(async move {
         let follows = &connection.follows;
-        let staying = stay(&connection, || Filter::resources(&follows.uris()), || follows.changed.notified());
+        let mut before = Filter::default();
+        // Whoever follows was told so before the server was: what changed in between, nobody heard.
+        let missed = |now: &Filter, gap: bool| {
+            for uri in follows.uris() {
+                if now.has(&uri) && (gap || !before.has(&uri)) {
+                    follows.updated(&uri);
+                }
+            }
+            before = now.clone();
+        };
+        let wanted = || Filter::resources(&follows.uris());
+        let staying = stay(&connection, wanted, || follows.changed.notified(), missed);
         tokio::select! {
             () = connection.gone.cancelled() => {}
             () = connection.shared.cancel.cancelled() => {}

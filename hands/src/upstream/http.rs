@@ -3,6 +3,7 @@
 //! Nothing of a client's headers can reach a server: they never come here. Redirects are not followed.
 
 mod answer;
+mod events;
 mod headers;
 mod listen;
 

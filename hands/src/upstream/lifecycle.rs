@@ -18,6 +18,8 @@ use crate::mcp::{Object, RpcError};
 
 /// The errors by which a server shows that it speaks 2026-07-28.
 const MODERN_ERRORS: [i64; 3] = [-32020, -32021, -32022];
+/// How long a server may take to answer a ping before it is used without.
+const SETTLE_MAX: Duration = Duration::from_secs(5);
 /// Where a stateless result says who the server is.
 const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 
@@ -35,12 +37,16 @@ pub(super) async fn connect(shared: &Arc<Shared>, instance: &InstanceId) -> Resu
     let limit = shared.limits.connect;
     let connecting = async {
         match &shared.config.reach {
-            Reach::Http { .. } => over_http(shared).await,
+            Reach::Http { .. } => over_http(shared).await.map(|connection| Started(connection, None)),
             Reach::Stdio { .. } => over_pipes(shared, instance).await,
         }
     };
     let connected = match tokio::time::timeout(limit, connecting).await {
-        Ok(connected) => connected,
+        Ok(Ok(started)) => {
+            settle(&started.0).await;
+            Ok(started.keep())
+        }
+        Ok(Err(failure)) => Err(failure),
         Err(_) => Err(Failure::Slow(limit.as_secs())),
     };
     match &connected {
@@ -87,13 +93,13 @@ async fn over_http(shared: &Arc<Shared>) -> Result<Arc<Connection>, Failure> {
     Ok(connection)
 }
 
-async fn over_pipes(shared: &Arc<Shared>, instance: &InstanceId) -> Result<Arc<Connection>, Failure> {
+async fn over_pipes(shared: &Arc<Shared>, instance: &InstanceId) -> Result<Started, Failure> {
     let mut connection = Started::new(shared, instance)?;
     if shared.era() != Some(Era::Legacy) {
         let silent = match probe(&connection.0).await {
             Ok(Probed::Modern(agreed)) => {
                 connection.0.agree(agreed);
-                return Ok(connection.keep());
+                return Ok(connection);
             }
             Ok(Probed::Silent(exchange)) => {
                 no_fallback(shared, Failure::Slow(shared.limits.connect.as_secs()))?;
@@ -109,10 +115,10 @@ async fn over_pipes(shared: &Arc<Shared>, instance: &InstanceId) -> Result<Arc<C
             connection = Started::new(shared, instance)?;
         }
         initialize(&connection.0, silent).await?;
-        return Ok(connection.keep());
+        return Ok(connection);
     }
     initialize(&connection.0, None).await?;
-    Ok(connection.keep())
+    Ok(connection)
 }
 
 fn no_fallback(shared: &Shared, why: Failure) -> Result<(), Failure> {
@@ -247,6 +253,15 @@ async fn initialize(connection: &Arc<Connection>, silent: Option<Box<Exchange>>)
         instructions: text(result.remove("instructions")),
     });
     connection.notify("notifications/initialized", &json!({})).await
+}
+
+/// Lets a server ask what it wants to know at its start, `roots/list` mostly, before there is a call that the question
+/// could be taken for a part of: by the answer to a ping, its questions have come over the same pipe and are answered
+/// as those that belong to no call. One that answers no ping is used all the same.
+async fn settle(connection: &Arc<Connection>) {
+    if connection.era() == Era::Legacy && connection.is_process() {
+        let _ = connection.ask(&Outgoing::plain("ping", &Object::new()), SETTLE_MAX).await;
+    }
 }
 
 /// A stateless answer that came after all.

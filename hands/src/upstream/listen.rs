@@ -37,23 +37,32 @@ impl Filter {
         Self(Object::from_iter([("resourceSubscriptions".to_owned(), json!(uris))]))
     }
 
+    /// Whether updates of this resource are wanted.
+    pub(super) fn has(&self, uri: &str) -> bool {
+        let uris = self.0.get("resourceSubscriptions").and_then(Value::as_array);
+        uris.is_some_and(|uris| uris.iter().any(|wanted| wanted == uri))
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
 /// Keeps a subscription open. `wanted` is asked again whenever `changed` ends; nothing is missed in between, since
-/// the new one is there before the old one goes. Ends when the server has no such thing.
+/// the new one is there before the old one goes. Tells `opened` of each that is there, and whether nothing was heard
+/// before it, so that something may have been missed. Ends when the server has no such thing.
 pub(super) async fn stay<C: Future<Output = ()>>(
     connection: &Arc<Connection>,
     wanted: impl Fn() -> Filter,
     changed: impl Fn() -> C,
+    mut opened: impl FnMut(&Filter, bool),
 ) {
     let mut again = AGAIN;
     let mut open: Option<(u64, Exchange)> = None;
     loop {
         let filter = wanted();
         let next = if filter.is_empty() { Ok(None) } else { begin(connection, &filter).await.map(Some) };
+        let gap = open.is_none();
         if let Some((id, _)) = open.take() {
             connection.forget(id, "another subscription takes its place").await;
         }
@@ -70,6 +79,7 @@ pub(super) async fn stay<C: Future<Output = ()>>(
             changed().await;
             continue;
         };
+        opened(&filter, gap);
         let begun = tokio::time::Instant::now();
         tokio::select! {
             () = changed() => continue,

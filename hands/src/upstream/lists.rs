@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -23,9 +24,9 @@ const PAGES_MAX: usize = 200;
 /// Most bytes of the items of one list: 16 MiB.
 const BYTES_MAX: usize = 16 << 20;
 /// How long to wait for more news of changes before listing again.
-const DEBOUNCE: Duration = Duration::from_millis(100);
-/// The least time between two listings.
-const LEAST: Duration = Duration::from_secs(1);
+const DEBOUNCE: Duration = Duration::from_millis(50);
+/// The least time from the beginning of one listing to that of the next.
+const LEAST: Duration = Duration::from_millis(250);
 
 /// One kind of definitions.
 struct List {
@@ -204,12 +205,15 @@ pub(super) fn watch(connection: &Arc<Connection>, first: First) {
 async fn again_and_again(connection: &Arc<Connection>, first: First) {
     let mut begun = Instant::now();
     if first == First::Now {
+        connection.listened().await;
         // It has said what is wrong.
         let _ = relist(connection).await;
     }
     loop {
         connection.lists_changed.notified().await;
         tokio::time::sleep(DEBOUNCE.max(LEAST.saturating_sub(begun.elapsed()))).await;
+        // What was said until now is seen by this listing; what is said from now on makes another.
+        let _ = connection.lists_changed.notified().now_or_never();
         begun = Instant::now();
         let _ = relist(connection).await;
     }
@@ -222,12 +226,20 @@ async fn hear(connection: &Arc<Connection>) {
         (Era::Modern, _) => {
             let filter = Filter::lists(&agreed.capabilities);
             if !filter.is_empty() {
-                stay(connection, || filter.clone(), std::future::pending).await;
+                let mut first = true;
+                // What changed while nobody listened, nobody heard.
+                let missed = |_: &Filter, gap: bool| {
+                    if gap && !std::mem::take(&mut first) {
+                        connection.lists_changed.notify_one();
+                    }
+                };
+                stay(connection, || filter.clone(), std::future::pending, missed).await;
             }
         }
         (Era::Legacy, Some(http)) => {
             let spoken: &Spoken = &agreed.spoken;
-            let ended = http::listen(http, spoken, |message| connection.take(message)).await;
+            let ended =
+                http::listen(http, spoken, &connection.listening, |message| connection.take(message)).await;
             if ended == http::ListenEnded::SessionGone {
                 connection.end("it has forgotten the session");
             }

@@ -193,12 +193,18 @@ impl Server {
         self.lock().as_ref().filter(|connection| connection.why_gone().is_none()).cloned()
     }
 
-    /// The connection, made when there is none.
+    /// The connection, made when there is none, and listened to.
     pub(super) async fn connection(
         &self,
         servers: &Servers,
         instance: &InstanceId,
     ) -> Result<Arc<Connection>, HandError> {
+        let connection = self.made(servers, instance).await?;
+        connection.listened().await;
+        Ok(connection)
+    }
+
+    async fn made(&self, servers: &Servers, instance: &InstanceId) -> Result<Arc<Connection>, HandError> {
         if let Some(connection) = self.now() {
             return Ok(connection);
         }

@@ -89,7 +89,7 @@ impl Shared {
         self.changes.subscribe()
     }
 
-    /// Takes what the server offers now. Tells of it only when it is another thing than before.
+    /// Takes what the server offers now. Tells of it only when it is another thing than before, or was down.
     pub(super) fn learn(&self, found: Catalogue) {
         let fresh = self.fresh.swap(true, Ordering::Relaxed);
         let former = self.catalogue.send_replace(Arc::new(found));
@@ -101,8 +101,14 @@ impl Shared {
             for problem in &now.problems {
                 tracing::warn!(hand.name = self.config.name, "{problem}");
             }
-            self.changes.send_modify(|changes| *changes += 1);
+            self.tell();
+        } else if former.down.is_some() {
+            self.tell();
         }
+    }
+
+    fn tell(&self) {
+        self.changes.send_modify(|changes| *changes += 1);
     }
 
     /// Which arguments of a tool are repeated in headers.
@@ -127,6 +133,7 @@ impl Shared {
         if self.catalogue.borrow().down.is_some() {
             self.catalogue.send_modify(|catalogue| Arc::make_mut(catalogue).down = None);
             tracing::info!(hand.name = self.config.name, "the MCP server is there again");
+            self.tell();
         }
     }
 
@@ -137,8 +144,12 @@ impl Shared {
         if since.is_none() {
             tracing::warn!(hand.name = self.config.name, why, "the MCP server can't be reached");
         }
+        let news = since.is_none();
         let down = Down { since: since.unwrap_or_else(now), why: why.to_owned() };
         self.catalogue.send_modify(|catalogue| Arc::make_mut(catalogue).down = Some(down));
+        if news {
+            self.tell();
+        }
     }
 
     /// Notes that a process came up in vain: the next one has to wait, longer each time.

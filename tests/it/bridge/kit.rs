@@ -1,6 +1,7 @@
 //! A gateway in this process whose hands `fx` and `quiet` (without a log) are the scripted one.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
 use gateway::config::Config;
@@ -10,6 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::scripted::{Scripted, Seen};
 use crate::mcp::client::{Client, Era};
@@ -18,6 +20,8 @@ pub(super) struct Running {
     pub(super) gateway: Arc<Gateway>,
     pub(super) hand: Arc<Scripted>,
     pub(super) url: String,
+    /// How many there were, each with a token of its own.
+    clients: AtomicUsize,
     stop: CancellationToken,
     served: Option<JoinHandle<()>>,
     _directory: TempDir,
@@ -51,8 +55,16 @@ pub(super) async fn start_with(more: &str) -> Result<Running> {
     let url = format!("http://{}", server.address());
     let stop = CancellationToken::new();
     let stopped = stop.clone();
-    let served = tokio::spawn(async move { server.run(stopped).await.expect("it serves") });
-    Ok(Running { gateway, hand, url, stop, served: Some(served), _directory: directory })
+    let served = TaskTracker::new().spawn(async move { server.run(stopped).await.expect("it serves") });
+    Ok(Running {
+        gateway,
+        hand,
+        url,
+        clients: AtomicUsize::new(0),
+        stop,
+        served: Some(served),
+        _directory: directory,
+    })
 }
 
 impl Running {
@@ -67,7 +79,7 @@ impl Running {
 
     /// A client at `path`, with the capabilities.
     pub(super) async fn client_at(&self, path: &str, era: Era, capabilities: Value) -> Result<Client> {
-        let token = self.token(&format!("t{}", uuid::Uuid::new_v4().simple())).await?;
+        let token = self.token(&format!("t{}", self.clients.fetch_add(1, Ordering::SeqCst))).await?;
         self.client_of(&token, path, era, capabilities).await
     }
 

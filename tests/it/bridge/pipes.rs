@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::io::{
     AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, Lines, ReadHalf, WriteHalf,
 };
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::kit::{Running, bare, start};
@@ -21,6 +22,7 @@ struct Pipe {
     era: Era,
     capabilities: Value,
     _stop: tokio_util::sync::DropGuard,
+    _serving: JoinSet<()>,
 }
 
 impl Pipe {
@@ -32,9 +34,12 @@ impl Pipe {
         let face = Face::of(Arc::clone(&running.gateway), view);
         let stop = CancellationToken::new();
         let stopped = stop.clone();
-        tokio::spawn(async move { wire::stdio::serve_raw(reader, writer, face, RAW_METHODS, stopped).await });
+        let mut serving = JoinSet::new();
+        serving.spawn(async move {
+            let _ = wire::stdio::serve_raw(reader, writer, face, RAW_METHODS, stopped).await;
+        });
         let from = BufReader::new(from).lines();
-        let mut pipe = Self { to, from, era, capabilities, _stop: stop.drop_guard() };
+        let mut pipe = Self { to, from, era, capabilities, _stop: stop.drop_guard(), _serving: serving };
         if era == Era::Legacy {
             let info = json!({"name": "test", "version": "1"});
             let params = json!({"protocolVersion": "2025-11-25", "capabilities": pipe.capabilities, "clientInfo": info});

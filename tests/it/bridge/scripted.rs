@@ -1,4 +1,5 @@
 //! A hand that is an MCP server and does what its arguments say.
+#![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -269,7 +269,7 @@ fn end(text: &str) -> Result<String> {
 }
 
 /// The same question has the same answer.
-fn answer(question: &Value) -> Value {
+pub(super) fn answer(question: &Value) -> Value {
     match question["method"].as_str() {
         Some("roots/list") => json!({"roots": [{"uri": "file:///tmp/ä", "name": "根"}]}),
         Some("sampling/createMessage") => json!({

@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::kit::{Era, PAIRS, Recorder, Rig, Way, call, error, quiet, soon, text};
+use super::kit::{Era, PAIRS, Recorder, Rig, Way, call, config, error, quiet, script, soon, text};
 
 #[tokio::test]
 async fn progress_rises_before_the_result_and_logs_are_as_severe_as_wanted() {
@@ -116,6 +116,41 @@ async fn a_question_that_nobody_can_answer_hangs_nothing() {
 }
 
 #[tokio::test]
+async fn a_question_that_names_no_call_is_heard_though_the_stream_for_it_opens_late() {
+    let rig = Rig::new(Way::Http, Era::Legacy).await;
+    *rig.web.as_ref().unwrap().opening.lock().unwrap() = Duration::from_millis(200);
+    let answer = json!({"action": "decline"});
+    let recorder = Recorder::answering(vec![Ok(answer.clone())]);
+    let outcome = rig.try_call("ask aside", json!({}), recorder.context(None));
+    let outcome = tokio::time::timeout(Duration::from_secs(20), outcome).await.unwrap().unwrap();
+    assert_eq!(text(&outcome), answer.to_string());
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn a_stream_that_never_opens_holds_up_no_call() {
+    let rig = Rig::new(Way::Http, Era::Legacy).await;
+    *rig.web.as_ref().unwrap().opening.lock().unwrap() = Duration::from_hours(1);
+    for words in ["first", "second"] {
+        assert_eq!(text(&rig.call("echo", json!({"text": words})).await), words);
+    }
+    rig.end().await;
+}
+
+/// As `server-filesystem` does, which keeps to the folders that it is told then.
+#[tokio::test]
+async fn what_a_server_asks_at_its_start_does_not_depend_on_the_first_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let rig = Rig::of(config(script(&folder, &["legacy", "roots"])), folder);
+    let recorder = Arc::<Recorder>::default();
+    let outcome = rig.try_call("echo", json!({"text": "x"}), recorder.context(None)).await.unwrap();
+    assert_eq!(text(&outcome), "x");
+    assert!(recorder.questions.lock().unwrap().is_empty(), "the client was asked");
+    soon(|| rig.got().iter().any(|it| it["id"] == "roots" && it["result"] == json!({"roots": []}))).await;
+    rig.end().await;
+}
+
+#[tokio::test]
 async fn errors_of_the_server_come_as_they_are() {
     for (way, era) in PAIRS {
         let rig = Rig::new(way, era).await;
@@ -192,6 +227,21 @@ async fn a_followed_resource_tells_its_followers_and_nobody_else() {
         }
         rig.end().await;
     }
+}
+
+#[tokio::test]
+async fn whoever_follows_is_told_when_a_change_may_have_been_missed() {
+    let rig = Rig::new(Way::Http, Era::Modern).await;
+    let handle = rig.handle().await;
+    let (sender, mut updates) = mpsc::channel(4);
+    rig.hand.follow(&handle, "test://a".to_owned(), sender).await.unwrap();
+    for _ in 0..2 {
+        // Once when the server listens to it, and again after it hung up.
+        let told = tokio::time::timeout(Duration::from_secs(20), updates.recv()).await.unwrap();
+        assert_eq!(told.as_deref(), Some("test://a"));
+        rig.web.as_ref().unwrap().hang_up();
+    }
+    rig.end().await;
 }
 
 #[tokio::test]

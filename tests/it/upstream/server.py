@@ -126,7 +126,7 @@ def answer(message):
     if method == "tools/list":
         tools = [{"name": name, "inputSchema": {"type": "object"}, "x": [1]} for name in ["echo", "slow"]]
         return send({"id": id, "result": {"tools": tools}})
-    if method in ("logging/setLevel", "resources/subscribe", "resources/unsubscribe"):
+    if method in ("ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"):
         return send({"id": id, "result": {}})
     if method == "resources/list":
         return send({"id": id, "result": {"resources": []}})
@@ -144,6 +144,9 @@ for line in sys.stdin:
         with answered:
             answers[message["id"]] = message.get("result", message.get("error"))
             answered.notify_all()
+    elif message["method"] == "notifications/initialized" and "roots" in options:
+        time.sleep(0.1)
+        send({"id": "roots", "method": "roots/list"})
     elif "id" in message:
         waiting[message["id"]] = threading.Event()
         threading.Thread(target=answer, args=[message], daemon=True).start()

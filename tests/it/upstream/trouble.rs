@@ -163,15 +163,39 @@ async fn a_dead_server_keeps_its_tools_and_says_since_when() {
     rig.end().await;
     let reach = Reach::Http { url: "http://127.0.0.1:1/mcp".to_owned(), headers: Vec::new() };
     let dead = Upstream::new(config(reach), known.clone());
-    let changes = dead.changes();
+    let mut changes = dead.changes();
     dead.refresh().await.unwrap_err();
+    assert!(changes.has_changed().unwrap(), "it is down");
+    changes.mark_unchanged();
     let catalogue = dead.catalogue();
     assert_eq!(catalogue.tools, known.tools);
     let since = catalogue.down.clone().unwrap().since;
     let refused = dead.refresh().await.unwrap_err().to_string();
     assert!(refused.contains(&format!("down since {since}")), "{refused}");
-    assert!(!changes.has_changed().unwrap(), "what it offers has not changed");
+    assert!(!changes.has_changed().unwrap(), "it was down before");
     dead.shutdown().await;
+}
+
+#[tokio::test]
+async fn going_down_and_coming_back_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let Reach::Stdio { mut command, directory, environment } = script(&folder, &["modern"]) else { panic!() };
+    let (place, away) = (folder.path().join("server.py"), folder.path().join("away"));
+    std::fs::copy(&command[1], &place).unwrap();
+    command[1] = place.to_str().unwrap().to_owned();
+    let rig = Rig::of(config(Reach::Stdio { command, directory, environment }), folder);
+    rig.hand.refresh().await.unwrap();
+    let mut changes = rig.hand.changes();
+    rig.hand.refresh().await.unwrap();
+    assert!(!changes.has_changed().unwrap());
+    std::fs::rename(&place, &away).unwrap();
+    rig.hand.refresh().await.unwrap_err();
+    assert!(changes.has_changed().unwrap() && rig.hand.catalogue().down.is_some());
+    changes.mark_unchanged();
+    std::fs::rename(&away, &place).unwrap();
+    rig.hand.refresh().await.unwrap();
+    assert!(changes.has_changed().unwrap() && rig.hand.catalogue().down.is_none());
+    rig.end().await;
 }
 
 #[tokio::test]

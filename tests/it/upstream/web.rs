@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
@@ -33,6 +34,8 @@ pub(super) struct Inner {
     questions: Mutex<HashMap<String, oneshot::Sender<Value>>>,
     /// The stream for what belongs to no request.
     unsolicited: Mutex<Option<mpsc::Sender<Bytes>>>,
+    /// How long that stream takes to open.
+    pub(super) opening: Mutex<Duration>,
     /// Answers to come before all others, by method.
     pub(super) scripted: Mutex<HashMap<String, Vec<Value>>>,
     /// What `tools/list` shows.
@@ -69,6 +72,7 @@ impl Web {
             session: Mutex::default(),
             questions: Mutex::default(),
             unsolicited: Mutex::default(),
+            opening: Mutex::default(),
             scripted: Mutex::default(),
             tools: Mutex::new(tools),
             tasks: TaskTracker::new(),
@@ -94,15 +98,6 @@ impl Web {
         *self.session.lock().unwrap() = None;
     }
 
-    /// Says something that belongs to no request. Says whether anybody listened.
-    pub(super) async fn say(&self, message: Value) -> bool {
-        let stream = self.unsolicited.lock().unwrap().clone();
-        match stream {
-            Some(stream) => stream.send(event(&message)).await.is_ok(),
-            None => false,
-        }
-    }
-
     pub(super) fn script(&self, method: &str, result: Value) {
         self.scripted.lock().unwrap().entry(method.to_owned()).or_default().push(result);
     }
@@ -111,6 +106,20 @@ impl Web {
 impl Inner {
     fn era(&self) -> Era {
         *self.era.lock().unwrap()
+    }
+
+    /// Ends the stream for what belongs to no request.
+    pub(super) fn hang_up(&self) {
+        *self.unsolicited.lock().unwrap() = None;
+    }
+
+    /// Says something that belongs to no request. Says whether anybody listened.
+    pub(super) async fn say(&self, message: Value) -> bool {
+        let stream = self.unsolicited.lock().unwrap().clone();
+        match stream {
+            Some(stream) => stream.send(event(&message)).await.is_ok(),
+            None => false,
+        }
     }
 
     /// Becomes a server of another era, as after an update.
@@ -158,6 +167,8 @@ async fn serve(State(state): State<Arc<Inner>>, method: Method, headers: HeaderM
             return events(body);
         }
         Method::GET if state.era() == Era::Legacy => {
+            let opening = *state.opening.lock().unwrap();
+            tokio::time::sleep(opening).await;
             let (stream, body) = stream();
             *state.unsolicited.lock().unwrap() = Some(stream);
             return events(body);
@@ -195,19 +206,7 @@ async fn request(state: &Arc<Inner>, message: Value) -> Response {
                 "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "scripted", "version": "1"}},
             }),
         ),
-        "initialize" if !modern => {
-            let session = format!("session-{}", state.sessions.fetch_add(1, Ordering::Relaxed));
-            *state.session.lock().unwrap() = Some(session.clone());
-            let mut answer = result(
-                &id,
-                &json!({
-                    "protocolVersion": "2025-06-18", "serverInfo": {"name": "scripted"},
-                    "capabilities": {"tools": {"listChanged": true}, "logging": {}, "resources": {"subscribe": true}},
-                }),
-            );
-            answer.headers_mut().insert("mcp-session-id", session.parse().unwrap());
-            answer
-        }
+        "initialize" if !modern => initialize(state, &id),
         "tools/list" => result(&id, &json!({"tools": *state.tools.lock().unwrap()})),
         "logging/setLevel" | "resources/subscribe" | "resources/unsubscribe" => result(&id, &json!({})),
         "subscriptions/listen" => {
@@ -237,6 +236,19 @@ async fn request(state: &Arc<Inner>, message: Value) -> Response {
     }
 }
 
+/// Begins a session.
+fn initialize(state: &Inner, id: &Value) -> Response {
+    let session = format!("session-{}", state.sessions.fetch_add(1, Ordering::Relaxed));
+    *state.session.lock().unwrap() = Some(session.clone());
+    let begun = json!({
+        "protocolVersion": "2025-06-18", "serverInfo": {"name": "scripted"},
+        "capabilities": {"tools": {"listChanged": true}, "logging": {}, "resources": {"subscribe": true}},
+    });
+    let mut answer = result(id, &begun);
+    answer.headers_mut().insert("mcp-session-id", session.parse().unwrap());
+    answer
+}
+
 /// The answer that comes before all others.
 fn scripted(state: &Inner, id: &Value, method: &str) -> Option<Response> {
     let mut scripted = state.scripted.lock().unwrap();
@@ -248,6 +260,18 @@ fn scripted(state: &Inner, id: &Value, method: &str) -> Option<Response> {
         answer.headers_mut().insert("location", to.parse().unwrap());
     }
     Some(answer)
+}
+
+/// Asks on the stream of a call, or as a question that names none: that goes to whoever listens, if somebody does.
+async fn ask(state: &Inner, stream: Option<&mpsc::Sender<Bytes>>) -> Value {
+    let (sender, answer) = oneshot::channel();
+    state.questions.lock().unwrap().insert("ask-0".to_owned(), sender);
+    let question = json!({"jsonrpc": "2.0", "id": "ask-0", "method": "elicitation/create", "params": {"message": "name?"}});
+    match stream {
+        Some(stream) => stream.send(event(&question)).await.unwrap(),
+        None => drop(state.say(question).await),
+    }
+    answer.await.unwrap()
 }
 
 /// Runs a tool whose answer is a stream.
@@ -283,12 +307,8 @@ async fn tool(state: &Inner, message: Value, stream: mpsc::Sender<Bytes>) {
         "ask" if state.era() == Era::Modern => {
             text(&json!([params["inputResponses"], params["requestState"]]).to_string())
         }
-        "ask" => {
-            let (sender, answer) = oneshot::channel();
-            state.questions.lock().unwrap().insert("ask-0".to_owned(), sender);
-            let question = json!({"jsonrpc": "2.0", "id": "ask-0", "method": "elicitation/create", "params": {"message": "name?"}});
-            stream.send(event(&question)).await.unwrap();
-            text(&answer.await.unwrap().to_string())
+        name @ ("ask" | "ask aside") => {
+            text(&ask(state, (name == "ask").then_some(&stream)).await.to_string())
         }
         "wrong" => {
             let other = json!({"jsonrpc": "2.0", "id": 1_000_000, "result": {"content": []}});

@@ -1,19 +1,14 @@
 //! The answer to one POST: JSON in one go, or events that end with it.
 
-use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes};
-use futures_util::StreamExt;
+use bytes::Bytes;
 use http::{Response, StatusCode};
-use http_body::{Body as _, Frame, SizeHint};
+use http_body::Body as _;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming as Body;
-use sse_stream::{Sse, SseStream};
 
+use super::events::Events;
 use super::{EVENTS, Http, JSON, Spoken, causes, is};
 use crate::upstream::wire::{Era, Event, Failure, Incoming, MESSAGE_MAX};
 
@@ -90,7 +85,7 @@ impl Answer {
                     Ok(Some(sse)) => {
                         self.breaks = 0;
                         if let Some(id) = sse.id {
-                            self.last_event = Some(id);
+                            self.last_event = Some(id).filter(|id| !id.is_empty());
                         }
                         if let Some(retry) = sse.retry {
                             self.retry = Duration::from_millis(retry).min(RETRY_MAX);
@@ -177,73 +172,5 @@ async fn whole(body: Body) -> Result<Bytes, Failure> {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(Failure::TooLarge),
         Err(error) => Err(Failure::Cut(causes(&*error))),
-    }
-}
-
-/// A stream of events, none of which is larger than [`MESSAGE_MAX`].
-pub(super) struct Events {
-    stream: SseStream<Counted>,
-    read: Arc<AtomicUsize>,
-}
-
-impl Events {
-    pub(super) fn new(body: Body) -> Self {
-        let read = Arc::new(AtomicUsize::new(0));
-        Self { stream: SseStream::new(Counted { body, read: Arc::clone(&read) }), read }
-    }
-
-    /// The next event. Losing nothing when it is dropped and called again.
-    pub(super) async fn next(&mut self) -> Result<Option<Sse>, Failure> {
-        let next = self.stream.next().await;
-        self.read.store(0, Ordering::Relaxed);
-        match next {
-            None => Ok(None),
-            Some(Ok(event)) => Ok(Some(event)),
-            Some(Err(sse_stream::Error::Body(error))) => match error.downcast_ref::<ReadError>() {
-                Some(ReadError::TooLarge) => Err(Failure::TooLarge),
-                _ => Err(Failure::Cut(causes(&*error))),
-            },
-            Some(Err(error)) => Err(Failure::Nonsense(error.to_string())),
-        }
-    }
-}
-
-/// A body that counts what was read of it since the last event.
-struct Counted {
-    body: Body,
-    read: Arc<AtomicUsize>,
-}
-
-#[derive(Debug, thiserror::Error)]
-enum ReadError {
-    #[error("an event is too large")]
-    TooLarge,
-    #[error(transparent)]
-    Body(#[from] hyper::Error),
-}
-
-impl http_body::Body for Counted {
-    type Data = Bytes;
-    type Error = ReadError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, ReadError>>> {
-        let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(context)) else {
-            return Poll::Ready(None);
-        };
-        let frame = frame?;
-        if let Some(data) = frame.data_ref() {
-            let read = self.read.fetch_add(data.remaining(), Ordering::Relaxed) + data.remaining();
-            if read > MESSAGE_MAX {
-                return Poll::Ready(Some(Err(ReadError::TooLarge)));
-            }
-        }
-        Poll::Ready(Some(Ok(frame)))
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

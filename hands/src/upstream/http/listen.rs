@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use http::StatusCode;
+use tokio_util::sync::CancellationToken;
 
-use super::answer::{Events, message};
+use super::answer::message;
+use super::events::Events;
 use super::{Http, Spoken};
 use crate::upstream::wire::{Failure, Incoming};
 
@@ -23,17 +25,25 @@ pub(crate) enum Ended {
 }
 
 /// Listens until it is dropped, or there is nothing to listen to. A silent stream harms nothing: nobody waits for it.
-pub(crate) async fn listen(http: &Http, spoken: &Spoken, mut take: impl FnMut(Incoming)) -> Ended {
+/// Fires `answered` once the server has said whether there is a stream.
+pub(crate) async fn listen(
+    http: &Http,
+    spoken: &Spoken,
+    answered: &CancellationToken,
+    mut take: impl FnMut(Incoming),
+) -> Ended {
     let mut last_event: Option<String> = None;
     let mut again = AGAIN;
     loop {
-        match http.events(spoken, last_event.as_deref()).await {
+        let opened = http.events(spoken, last_event.as_deref()).await;
+        answered.cancel();
+        match opened {
             Ok(response) => {
                 let mut events = Events::new(response.into_body());
                 while let Ok(Some(event)) = events.next().await {
                     again = AGAIN;
                     if let Some(id) = event.id {
-                        last_event = Some(id);
+                        last_event = Some(id).filter(|id| !id.is_empty());
                     }
                     if let Some(retry) = event.retry {
                         again = Duration::from_millis(retry).clamp(Duration::from_millis(50), AGAIN_MAX);
