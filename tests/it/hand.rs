@@ -48,15 +48,15 @@ macro_rules! tests_of {
     };
 }
 
-mod android;
 mod container;
 mod container_faults;
 mod container_limits;
 mod dockerd;
+mod android;
 mod emulator;
 mod every;
-mod marked;
 mod posix;
+mod marked;
 mod rig;
 mod sandbox;
 mod ssh;
