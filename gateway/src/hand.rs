@@ -255,6 +255,15 @@ impl HandConfig {
         }
     }
 
+    /// How long making an instance may take. A kind of hand has shorter limits of its own for what it waits for.
+    pub fn provision_max(&self) -> Duration {
+        match self {
+            // An image is pulled, or a machine boots twice: by KVM and then emulated.
+            Self::Container(_) | Self::Vm(_) => Duration::from_mins(10),
+            _ => Duration::from_secs(90),
+        }
+    }
+
     /// How long an instance lives that nobody calls.
     pub fn idle(&self) -> Duration {
         Duration::from_secs(match self {

@@ -8,6 +8,9 @@ use tests::gateway::{Gateway, Options};
 use crate::crash::client::Client;
 use crate::crash::truth::{Reader, field, of};
 
+#[path = "hand/emulator/game.rs"]
+mod game;
+
 struct Rig {
     gateway: Gateway,
     client: Client,
@@ -175,4 +178,52 @@ async fn what_can_not_move_says_why() -> Result<()> {
     ensure!(named["isError"] == true && named.to_string().contains("a state's name is"), "{named}");
     ensure!(rig.text("a", "cat /tmp/file").await? == "state\n", "a refusal left it as it was");
     rig.gateway.stop()
+}
+
+/// What stands in the first tile of the game's background: 01 when it is black.
+async fn tile(client: &Client, session: &str) -> Result<String> {
+    let read = client.tool(session, "game__read_memory", json!({"address": "0x9800"}), None).await?;
+    let texts = read["content"].as_array().into_iter().flatten().filter_map(|block| block["text"].as_str());
+    let text = texts.collect::<Vec<_>>().join("\n");
+    let at = text.find("9800: ").with_context(|| format!("no memory: {read}"))?;
+    Ok(text[at + 6..].chars().take(2).collect())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_game_is_kept_by_name_and_moves_where_it_stands() -> Result<()> {
+    let scratch = tempfile::tempdir()?;
+    let (data, rom) = (scratch.path().join("data"), scratch.path().join("game.gb"));
+    std::fs::write(&rom, game::game())?;
+    let config = format!("[hands.game]\nkind = \"emulator\"\nrom = \"{}\"\n", rom.display());
+    let options = Options::default().data(&data).config(&config);
+    let mut gateway = Gateway::start(options.clone()).await?;
+    let (client, reader) = (Client::of(&gateway)?, Reader::directory(&data).await?);
+    let pressed = client.tool("a", "game__press", json!({"buttons": ["a"]}), None).await?;
+    let seen = pressed["content"].as_array().into_iter().flatten();
+    ensure!(seen.filter(|block| block["type"] == "image" && block["mimeType"] == "image/png").count() == 1);
+    ensure!(tile(&client, "a").await? == "01");
+    let black = json!({"hand": "game", "name": "black"});
+    let kept = client.tool("a", "hand_checkpoint", black.clone(), None).await?;
+    ensure!(kept["structuredContent"]["checkpointed"] == true, "{kept}");
+    client.tool("a", "game__reset", json!({}), None).await?;
+    ensure!(tile(&client, "a").await? == "00");
+    let back = gateway.cli(&["hand", "restore", "game", "black", "--session", "a"])?;
+    ensure!(back.status.success(), "{}", String::from_utf8_lossy(&back.stderr));
+    ensure!(tile(&client, "a").await? == "01");
+    client.tool("b", "session_create", json!({"name": "b"}), None).await?;
+    let to = json!({"hand": "game", "to_session": "b"});
+    let moved = client.tool("a", "hand_move", to, None).await?;
+    ensure!(moved["structuredContent"]["moved"] == true, "{moved}");
+    ensure!(tile(&client, "b").await? == "01" && tile(&client, "a").await? == "00");
+    let events = reader.events("a").await?;
+    for kind in ["hand.checkpointed", "hand.restored", "hand.moved"] {
+        ensure!(of(&events, kind).len() == 1, "{kind}");
+    }
+    gateway.stop()?;
+    let mut gateway = Gateway::start(options).await?;
+    let client = Client::of(&gateway)?;
+    ensure!(tile(&client, "b").await? == "01" && tile(&client, "a").await? == "00", "it forgot");
+    let states = client.tool("b", "hand_restore", black, None).await?;
+    ensure!(states["isError"] != true, "what was kept by name did not come along: {states}");
+    gateway.stop()
 }

@@ -55,7 +55,18 @@ fn server(name: &HandName, hand: &HandConfig) -> Option<Line> {
     Some(Line { subject: format!("hand {name}"), state, found, remedy })
 }
 
-/// What the hand of another kind in the file finds where it is to be.
+/// Says on stderr what a hand that was just added lacks where it is to be.
+pub(super) async fn warn(name: &HandName, hand: &HandConfig, ground: &Ground) {
+    let lines = looked(name, hand, ground).await;
+    for line in lines.into_iter().filter(|line| line.state == State::Missing) {
+        eprintln!("{:<8} {}: {}", state(line.state), line.subject, line.found);
+        if let Some(remedy) = line.remedy {
+            eprintln!("         → {remedy}");
+        }
+    }
+}
+
+/// What the hand of another kind finds where it is to be.
 async fn looked(name: &HandName, hand: &HandConfig, ground: &Ground) -> Vec<Line> {
     let findings = match hand {
         // The machine's part was looked at, and so was the server.
@@ -91,7 +102,7 @@ async fn looked(name: &HandName, hand: &HandConfig, ground: &Ground) -> Vec<Line
             })
             .collect(),
         Err(error) => {
-            let remedy = Some("correct it in manyhands.toml".to_owned());
+            let remedy = Some("correct its settings".to_owned());
             vec![Line { subject: of("settings"), state: State::Missing, found: error.to_string(), remedy }]
         }
     }

@@ -19,8 +19,6 @@ use crate::session::{At, Body, By, Held, LogError, NewEvent, SessionId, Slice, V
 
 /// How far back the log is searched for what became of the last instance, in events of hands.
 const HISTORY: u32 = 256;
-/// How long making an instance may take. A kind of hand has shorter limits of its own.
-const PROVISION_MAX: Duration = Duration::from_secs(90);
 
 /// A live instance, as calls use it.
 #[derive(Clone, Debug, PartialEq)]
@@ -167,13 +165,14 @@ impl Slot {
             work: leases.work.join(leases.folder(self.session, &self.hand.name).await?),
             owner: Owner(self.principal.to_string()),
         };
-        let making = tokio::time::timeout(PROVISION_MAX, self.hand.hand.provision(&lease));
+        let limit = self.hand.config.provision_max();
+        let making = tokio::time::timeout(limit, self.hand.hand.provision(&lease));
         let made = tokio::select! {
             biased;
             () = useless.cancelled() => return Err(LeaseError::GivenUp),
             made = making => made,
         };
-        let limit_s = PROVISION_MAX.as_secs();
+        let limit_s = limit.as_secs();
         made.map_err(|_| LeaseError::Slow { hand: self.hand.name.clone(), limit_s })??;
         let provisioned = Body::HandProvisioned {
             hand: self.hand.name.to_string(),

@@ -82,8 +82,7 @@ struct Hands {
 
 fn list() -> Vec<Tool> {
     let session = json!({"type": "string", "description": "A session's name or id. Default: the one of this endpoint."});
-    let state = json!({"type": "string", "description": "[a-z0-9][a-z0-9-]{0,31}. One that exists is replaced by a checkpoint."});
-    vec![
+    let mut tools = vec![
         tool(
             "session_create",
             "Creates a session, or finds the one of that name. Answers its id and URI.",
@@ -137,39 +136,9 @@ fn list() -> Vec<Tool> {
             &json!({"after": {"type": "string", "description": "`next` of the page before."}}),
             &[],
         ),
-        tool(
-            "hand_release",
-            "Ends the live instance of a hand in a session: its processes end, /workspace stays. The next call gets a fresh one.",
-            Reads::No,
-            &json!({"hand": {"type": "string", "description": "The hand's name, such as sandbox."}, "session": session}),
-            &["hand"],
-        ),
-        tool(
-            "hand_move",
-            "Gives the live instance of a hand, with its state and its work, to another of your sessions. Not while a call runs in it. This session's next call gets a fresh instance without that work. Earlier work of the other session's own stays out of sight there until the hand moves on. MCP servers can't be moved.",
-            Reads::No,
-            &json!({
-                "hand": {"type": "string", "description": "The hand's name."},
-                "to_session": {"type": "string", "description": "The name or id of the session that gets it; it must exist."},
-                "session": session,
-            }),
-            &["hand", "to_session"],
-        ),
-        tool(
-            "hand_checkpoint",
-            "Keeps the state of a hand by a name, to be brought back with hand_restore. hand_list says which hands can (capabilities.checkpoints).",
-            Reads::No,
-            &json!({"hand": {"type": "string"}, "name": state, "session": session}),
-            &["hand", "name"],
-        ),
-        tool(
-            "hand_restore",
-            "Brings back the state of a hand that hand_checkpoint kept. What the hand did since then is lost.",
-            Reads::Destroys,
-            &json!({"hand": {"type": "string"}, "name": state, "session": session}),
-            &["hand", "name"],
-        ),
-    ]
+    ];
+    tools.extend(hands::tools(&session));
+    tools
 }
 
 /// Whether a tool leaves everything as it was.

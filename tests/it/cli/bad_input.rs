@@ -28,7 +28,7 @@ fn a_bad_configuration_is_refused_with_file_and_line() {
         .refuses(1, &["bad.toml, line 1", "\"localhost\" is no address", "127.0.0.1:7777"]);
     bad("[limits]\nstreams = \"many\"").refuses(1, &["bad.toml, line 2", "a whole number"]);
     bad("[limits]\nstreams = 0").refuses(1, &["limits.streams", "at least 1"]);
-    bad("[hands.x]\nkind = \"vm\"").refuses(1, &["line 2", "`sandbox`"]);
+    bad("[hands.x]\nkind = \"robot\"").refuses(1, &["line 2", "`sandbox`"]);
     bad("[hands.Bad]\nkind = \"sandbox\"").refuses(1, &["line 1", "no name for a hand"]);
     fs::write(&file, "[hands.x]\nkind = \"sandbox\"\nmounts = [\"relative:/x\"]").unwrap();
     let scratch = home.path().join("scratch");

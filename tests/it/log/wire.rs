@@ -21,9 +21,12 @@ fn number(body: &Body) -> usize {
         Body::HandProvisioned { .. } => 8,
         Body::HandLost { .. } => 9,
         Body::HandReleased { .. } => 10,
+        Body::HandMoved { .. } => 11,
+        Body::HandCheckpointed { .. } => 12,
+        Body::HandRestored { .. } => 13,
     }
 }
-const KINDS: usize = 11;
+const KINDS: usize = 14;
 
 fn call() -> EventId {
     "sevt_0197c0de000070008000000000000001".parse().expect("an id")
@@ -83,7 +86,24 @@ fn bodies() -> Vec<Body> {
         ]
         .map(|outcome| ended(None, outcome)),
     );
+    bodies.extend(moves());
     bodies
+}
+
+/// What is done to instances that are alive.
+fn moves() -> [Body; 3] {
+    let (hand, instance) = (|| "sandbox".to_owned(), || "inst_1".to_owned());
+    [
+        Body::HandMoved {
+            hand: hand(),
+            instance: instance(),
+            node: "node_1".into(),
+            from: "sesn_0197c0de000070008000000000000000".into(),
+            to: "sesn_0197c0de000070008000000000000001".into(),
+        },
+        Body::HandCheckpointed { hand: hand(), instance: instance(), name: "before".into() },
+        Body::HandRestored { hand: hand(), instance: instance(), name: "before".into() },
+    ]
 }
 
 fn event(fields: Map<String, Value>, seq: i64, via: Via, client: Option<&str>) -> Result<Event> {

@@ -44,7 +44,7 @@ async fn all_tools_come_in_one_page_with_what_clients_go_by() -> Result<()> {
         let list = client.result("tools/list", json!({})).await?;
         ensure!(list.get("nextCursor").is_none(), "{list}");
         let tools = list["tools"].as_array().context("tools")?;
-        ensure!(tools.len() == 7 + 6 + 6, "{}", tools.len());
+        ensure!(tools.len() == SESSION_TOOLS.len() + 6 + 6, "{}", tools.len());
         for tool in tools {
             let name = tool["name"].as_str().context("a name")?;
             let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';

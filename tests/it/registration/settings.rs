@@ -23,7 +23,7 @@ fn parse(hand: &str) -> Result<Config, ConfigError> {
 fn settings(hand: &str) -> McpSettings {
     match parse(hand).unwrap().hands.into_values().next().unwrap() {
         HandConfig::Mcp(settings) => settings,
-        HandConfig::Sandbox(_) => panic!("a sandbox"),
+        other => panic!("a {}", other.kind()),
     }
 }
 

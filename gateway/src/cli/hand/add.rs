@@ -14,7 +14,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::super::control::Owner;
-use super::super::{Arguments, Setting};
+use super::super::{Arguments, Setting, doctor};
 use crate::config::{from_home, variable};
 use crate::hand::{
     BadMount, Ground, HandConfig, HandName, McpSettings, Network, Protocol, SandboxSettings, Share, Source,
@@ -80,8 +80,8 @@ pub(in crate::cli) struct Options {
     /// MCP server: keep its calls out of the log; nothing holds then that a call runs at most once
     #[arg(long, conflicts_with_all = ["mounts", "network"])]
     no_log: bool,
-    /// MCP server: add it without looking whether it answers
-    #[arg(long, conflicts_with_all = ["mounts", "network"])]
+    /// Add it without looking whether what it needs is there, or its server answers
+    #[arg(long, conflicts_with = "mounts")]
     no_check: bool,
     /// Release an instance that nobody called for so long, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
@@ -127,7 +127,11 @@ pub(super) async fn run(setting: &Setting, owner: &mut Owner, options: Options) 
         }
     }
     let body = json!({"name": name, "config": config, "unseen": unseen});
-    owner.ask(Method::POST, "/hands", Some(body)).await
+    let added = owner.ask(Method::POST, "/hands", Some(body)).await?;
+    if !unseen {
+        doctor::warn(&name, &config, &ground(setting)?).await;
+    }
+    Ok(added)
 }
 
 /// A command as a person reads it.

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use rmcp::RoleServer;
+use rmcp::model::Tool;
 use rmcp::service::RequestContext;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{Answered, Face, View, decode, said};
+use super::{Answered, Face, Reads, View, decode, said, tool};
 use crate::calls::RunningCalls;
 use crate::leases::{Keeping, LeaseError, Move};
 use crate::registry::Registered;
@@ -33,6 +34,45 @@ struct Keep {
     hand: String,
     name: String,
     session: Option<String>,
+}
+
+/// The tools for live hands. `session` is the schema of that argument.
+pub(super) fn tools(session: &Value) -> Vec<Tool> {
+    let state = json!({"type": "string", "description": "[a-z0-9][a-z0-9-]{0,31}. One that exists is replaced by a checkpoint."});
+    vec![
+        tool(
+            "hand_release",
+            "Ends the live instance of a hand in a session: its processes end, /workspace stays. The next call gets a fresh one.",
+            Reads::No,
+            &json!({"hand": {"type": "string", "description": "The hand's name, such as sandbox."}, "session": session}),
+            &["hand"],
+        ),
+        tool(
+            "hand_move",
+            "Gives the live instance of a hand, with its state and its work, to another of your sessions. Not while a call runs in it. This session's next call gets a fresh instance without that work. Earlier work of the other session's own stays out of sight there until the hand moves on. MCP servers can't be moved.",
+            Reads::No,
+            &json!({
+                "hand": {"type": "string", "description": "The hand's name."},
+                "to_session": {"type": "string", "description": "The name or id of the session that gets it; it must exist."},
+                "session": session,
+            }),
+            &["hand", "to_session"],
+        ),
+        tool(
+            "hand_checkpoint",
+            "Keeps the state of a hand by a name, to be brought back with hand_restore. hand_list says which hands can (capabilities.checkpoints).",
+            Reads::No,
+            &json!({"hand": {"type": "string"}, "name": state, "session": session}),
+            &["hand", "name"],
+        ),
+        tool(
+            "hand_restore",
+            "Brings back the state of a hand that hand_checkpoint kept. What the hand did since then is lost.",
+            Reads::Destroys,
+            &json!({"hand": {"type": "string"}, "name": state, "session": session}),
+            &["hand", "name"],
+        ),
+    ]
 }
 
 impl Face {

@@ -16,7 +16,7 @@ use crate::serve::Gateway;
 use crate::session::{By, Via};
 
 #[derive(Deserialize)]
-pub(super) struct To {
+pub(super) struct Way {
     session: String,
     to: String,
     /// Whether running calls are cancelled for it.
@@ -33,15 +33,15 @@ pub(super) struct Named {
 pub(super) async fn to_session(
     State(gateway): State<Arc<Gateway>>,
     Path(hand): Path<String>,
-    Json(to): Json<To>,
+    Json(way): Json<Way>,
 ) -> Result<Json<Value>, Refusal> {
     let hand = gateway.registry.get(&hand)?;
-    let from = find(&gateway, &to.session, Principal::owner()).await?;
-    let target = find(&gateway, &to.to, Principal::owner()).await?;
+    let from = find(&gateway, &way.session, Principal::owner()).await?;
+    let target = find(&gateway, &way.to, Principal::owner()).await?;
     let (calls, name) = (gateway.calls.clone(), hand.name.clone());
     let (from_id, to_id) = (from.id, target.id);
     let moving = Move { from, to: target, hand, by: by() };
-    let running = if to.force { RunningCalls::Cancelled } else { RunningCalls::Stay };
+    let running = if way.force { RunningCalls::Cancelled } else { RunningCalls::Stay };
     // On a task of its own: what is half moved would be nobody's.
     let moved = gateway.tasks.spawn(async move { calls.move_hand(&moving, running).await });
     let moved = moved.await.unwrap_or(Err(LeaseError::Panicked))?;

@@ -20,7 +20,7 @@ pub(super) struct Container {
     /// Container: a tar of a root file system, instead of an image
     #[arg(long, value_name = "TAR", conflicts_with = "image")]
     rootfs: Option<PathBuf>,
-    /// Container: the daemon [default: DOCKER_HOST, else unix:///var/run/docker.sock]
+    /// Container: the daemon [default: `DOCKER_HOST`, else this machine's]
     #[arg(long, value_name = "unix:///PATH|tcp://HOST:PORT")]
     docker_host: Option<String>,
     /// Container: a folder with ca.pem, cert.pem and key.pem for a daemon behind TLS
@@ -91,16 +91,16 @@ pub(super) struct Ssh {
     /// SSH: a file with the key's passphrase, that nobody else can read
     #[arg(long, value_name = "FILE", requires = "key")]
     passphrase_file: Option<PathBuf>,
-    /// SSH: the socket of an agent [default: SSH_AUTH_SOCK]
+    /// SSH: the socket of an agent [default: `SSH_AUTH_SOCK`]
     #[arg(long, value_name = "SOCKET", requires = "host", conflicts_with = "key")]
     agent: Option<PathBuf>,
-    /// SSH: the file that has the host's key [default: ~/.ssh/known_hosts]
+    /// SSH: the file that has the host's key [default: `~/.ssh/known_hosts`]
     #[arg(long, value_name = "FILE", requires = "host")]
     known_hosts: Option<PathBuf>,
     /// SSH: connect once, show the host's key, and pin it: on a terminal you are asked first
     #[arg(long, requires = "host", conflicts_with = "known_hosts")]
     pub(super) accept_host_key: bool,
-    /// SSH: the folder there that persists [default: ~/.manyhands/{work}/workspace]
+    /// SSH: the folder there that persists [default: `~/.manyhands/{work}/workspace`]
     #[arg(long, value_name = "FOLDER", requires = "host")]
     remote_workspace: Option<String>,
 }
