@@ -135,6 +135,8 @@ async fn what_a_cut_line_leaves_ends_by_itself() {
         kill_process(pid, Signal::KILL).unwrap();
     }
     soon(|| marked(&lease.instance).is_empty()).await;
+    // The host may be done before we notice.
+    soon(|| !hand.alive(&handle)).await;
     // So does a call whose keeper is killed with all that it could do.
     let handle = { hand.provision(&lease).await.unwrap() };
     let keepers = keepers_of(&lease.instance);
