@@ -15,6 +15,10 @@ use crate::remote::{Event, Line, OpenError, Reader, Tail, Writer, script};
 /// The `data_type_code` of standard error (RFC 4254, 5.2).
 const STDERR: u32 = 1;
 
+/// Questions to the host until all is sent that it had read: OpenSSH answers one before it sends what it read of a command
+/// in the same round of its loop, so that one alone does not do.
+const ROUNDS: usize = 3;
+
 /// A connection on which we are known.
 pub(super) struct SshLine {
     handle: Handle<Watch>,
@@ -55,8 +59,10 @@ impl Line for SshLine {
     }
 
     async fn fence(&self) {
-        // One that can't be put up any more holds nothing back.
-        let _ = self.handle.send_ping().await;
+        for _ in 0..ROUNDS {
+            // One that can't be put up any more holds nothing back.
+            let _ = self.handle.send_ping().await;
+        }
     }
 
     fn tail(&self) -> Tail {

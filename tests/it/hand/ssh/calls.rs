@@ -129,10 +129,14 @@ async fn what_a_cut_line_leaves_ends_by_itself() {
     let handle = hand.provision(&lease).await.unwrap();
     bash(&*hand, &handle, "setsid sh -c 'while :; do sleep 0.1; done' < /dev/null > /dev/null 2>&1 &").await;
     assert!(marked(&lease.instance).len() > 1);
-    for pid in connections_of(&lease.instance) {
+    let connections = connections_of(&lease.instance);
+    assert!(!connections.is_empty());
+    for pid in connections {
         kill_process(pid, Signal::KILL).unwrap();
     }
     soon(|| marked(&lease.instance).is_empty()).await;
+    // The host may be done before we notice.
+    soon(|| !hand.alive(&handle)).await;
     // So does a call whose keeper is killed with all that it could do.
     let handle = { hand.provision(&lease).await.unwrap() };
     let keepers = keepers_of(&lease.instance);

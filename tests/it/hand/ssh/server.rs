@@ -148,14 +148,14 @@ pub(super) fn connections_of(instance: &InstanceId) -> Vec<Pid> {
     for keeper in keepers_of(instance) {
         let mut above = parent(keeper);
         while let Some(pid) = above {
-            let line = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
-            let line = String::from_utf8_lossy(&line).into_owned();
-            // The daemon itself has its arguments there.
-            if !line.starts_with("sshd: ") || line.contains("[listener]") {
+            // Its title changes with every session, its name does not. The daemon itself is a child of ours.
+            let name = fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero())).unwrap_or_default();
+            let over = parent(pid);
+            if name.trim() != "sshd" || over == Some(rustix::process::getpid()) {
                 break;
             }
             found.push(pid);
-            above = parent(pid);
+            above = over;
         }
     }
     found
