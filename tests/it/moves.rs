@@ -102,7 +102,7 @@ async fn state_and_work_go_along_and_both_logs_say_so() -> Result<()> {
     ensure!(rig.text("b", "cat file").await? == "work\n");
     ensure!(rig.gateway.cli(&["session", "delete", "b"])?.status.success());
     let left: Vec<_> = std::fs::read_dir(rig.gateway.data().join("work"))?
-        .flat_map(|folder| std::fs::read_dir(folder.ok()?.path()).ok())
+        .filter_map(|folder| std::fs::read_dir(folder.ok()?.path()).ok())
         .flatten()
         .collect();
     ensure!(left.is_empty(), "{left:?}");
