@@ -231,7 +231,13 @@ fn decode<T: DeserializeOwned>(tool: &str, arguments: &Map<String, Value>) -> Re
 }
 
 /// A tool whose arguments are an object of `properties`, those in `required` always.
-pub(crate) fn tool(name: &str, description: String, effects: Effects, required: &[&str], properties: Value) -> Tool {
+pub(crate) fn tool(
+    name: &str,
+    description: String,
+    effects: Effects,
+    required: &[&str],
+    properties: Value,
+) -> Tool {
     let schema = [
         ("type".to_owned(), "object".into()),
         ("properties".to_owned(), properties),

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tests::fixture::offered;
 use tests::gateway::{Gateway, Options};
 use tokio::task::JoinHandle;
+use tokio_util::task::TaskTracker;
 
 use crate::mcp::client::{Client, ERAS, Era, HANGS, text};
 
@@ -18,6 +19,7 @@ struct Rig {
     gateway: Gateway,
     client: Client,
     folder: tempfile::TempDir,
+    calls: TaskTracker,
 }
 
 impl Rig {
@@ -37,7 +39,7 @@ impl Rig {
         let gateway = Gateway::start(Options::default().config(&config)).await?;
         offered(&gateway, "good").await?;
         let client = Client::owner(&gateway, Era::Modern, "isolation").await?;
-        Ok(Self { gateway, client, folder })
+        Ok(Self { gateway, client, folder, calls: TaskTracker::new() })
     }
 
     /// Begins a call that does not end, and waits until the server is where it does harm. The process id of the server.
@@ -45,7 +47,7 @@ impl Rig {
         offered(&self.gateway, "bad").await?;
         let (client, name) = (self.client.clone(), format!("bad__{tool}"));
         let call = json!({"name": name, "arguments": {}});
-        let running = tokio::spawn(async move { client.request("tools/call", call).await });
+        let running = self.calls.spawn(async move { client.request("tools/call", call).await });
         Ok((running, self.noted(tool).await?))
     }
 

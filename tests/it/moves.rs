@@ -7,9 +7,7 @@ use tests::gateway::{Gateway, Options};
 
 use crate::crash::client::Client;
 use crate::crash::truth::{Reader, field, of};
-
-#[path = "hand/emulator/game.rs"]
-mod game;
+use crate::hand::emulator::game;
 
 struct Rig {
     gateway: Gateway,

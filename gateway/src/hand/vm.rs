@@ -19,6 +19,10 @@ pub struct VmSettings {
     pub kernel: PathBuf,
     /// Its initial file system: `sh`, `stty`, `mke2fs` and the usual small programs.
     pub initrd: PathBuf,
+    /// A qcow2 image with a Linux system, in which commands run; each instance has an overlay of it, and it is never written
+    /// to. Default: commands run in the initial file system, and `/workspace` is the disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<PathBuf>,
     /// QEMU for this kind of machine; a bare name is looked for in the gateway's `PATH`. Default `qemu-system-x86_64`.
     pub qemu: PathBuf,
     /// What makes disks. Default `qemu-img`.
@@ -63,6 +67,7 @@ impl Default for VmSettings {
         Self {
             kernel: PathBuf::new(),
             initrd: PathBuf::new(),
+            image: None,
             qemu: usual.qemu,
             qemu_img: usual.qemu_img,
             memory_mib: usual.memory_mib,
@@ -89,6 +94,9 @@ impl VmSettings {
         absolute("kernel", &self.kernel)?;
         absolute("initrd", &self.initrd)?;
         absolute("kvm", &self.kvm)?;
+        if let Some(image) = &self.image {
+            absolute("image", image)?;
+        }
         if let Some(cache) = &self.cache {
             absolute("cache", cache)?;
         }
@@ -102,7 +110,10 @@ impl VmSettings {
 
     /// Makes relative paths absolute, as seen from `folder`; `home` is `~`. A program by its bare name stays one.
     pub fn place(&mut self, folder: &Path, home: Option<&Path>) {
-        let paths = [&mut self.kernel, &mut self.initrd, &mut self.kvm].into_iter().chain(&mut self.cache);
+        let paths = [&mut self.kernel, &mut self.initrd, &mut self.kvm]
+            .into_iter()
+            .chain(&mut self.image)
+            .chain(&mut self.cache);
         place(paths.filter(|path| !path.as_os_str().is_empty()), folder, home);
         let programs = [&mut self.qemu, &mut self.qemu_img].into_iter();
         place(programs.filter(|path| path.components().count() > 1), folder, home);
@@ -113,6 +124,7 @@ impl VmSettings {
         self.check()?;
         let cache = self.cache.clone().unwrap_or_else(|| ground.data.join(CACHE));
         Ok(VmConfig {
+            image: self.image.clone(),
             qemu: self.qemu.clone(),
             qemu_img: self.qemu_img.clone(),
             memory_mib: self.memory_mib,

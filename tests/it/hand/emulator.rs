@@ -1,7 +1,7 @@
 //! The emulator: a Game Boy with a game of our own.
 #![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
 
-mod game;
+pub(crate) mod game;
 mod rig;
 
 use std::path::{Path, PathBuf};

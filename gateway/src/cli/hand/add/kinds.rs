@@ -213,6 +213,9 @@ pub(super) struct Vm {
     /// Virtual machine: its initial file system
     #[arg(long, value_name = "FILE", requires = "kernel")]
     initrd: Option<PathBuf>,
+    /// Virtual machine: a qcow2 image with a Linux system, in which commands run
+    #[arg(long, value_name = "FILE", requires = "kernel")]
+    disk_image: Option<PathBuf>,
     /// Virtual machine: how it is run [default: auto]
     #[arg(long, value_enum, requires = "kernel")]
     accel: Option<Acceleration>,
@@ -237,6 +240,7 @@ impl Vm {
         VmSettings {
             kernel: self.kernel.unwrap_or_default(),
             initrd: self.initrd.unwrap_or_default(),
+            image: self.disk_image,
             accel: self.accel.unwrap_or_default(),
             memory_mib: self.memory_mib.unwrap_or(usual.memory_mib),
             cpus: self.cpus.unwrap_or(usual.cpus),
