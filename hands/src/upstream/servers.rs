@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
 use super::connection::Connection;
@@ -130,9 +131,8 @@ impl Servers {
     /// Ends everything.
     pub(super) async fn shutdown(&self) {
         let handles: Vec<_> = self.lock().handles.keys().cloned().collect();
-        for instance in handles {
-            self.release(&instance).await;
-        }
+        // All at once: one that has to be killed takes seconds.
+        join_all(handles.iter().map(|instance| self.release(instance))).await;
         self.shared.cancel.cancel();
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
