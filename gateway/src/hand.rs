@@ -141,7 +141,9 @@ impl HandConfig {
     pub(crate) fn any(kind: &str) -> Option<Self> {
         match kind {
             "sandbox" => Some(Self::Sandbox(SandboxSettings::default())),
-            "mcp" => Some(Self::Mcp(McpSettings { command: vec!["true".to_owned()], ..McpSettings::default() })),
+            "mcp" => {
+                Some(Self::Mcp(McpSettings { command: vec!["true".to_owned()], ..McpSettings::default() }))
+            }
             _ => None,
         }
     }

@@ -106,9 +106,7 @@ pub enum RegistryError {
         source: BadHand,
     },
     /// Its server was looked at and is not there.
-    #[error(
-        "{why}. {name} was not added: put that right, or add it as it is with --no-check"
-    )]
+    #[error("{why}. {name} was not added: put that right, or add it as it is with --no-check")]
     NoAnswer {
         /// Its name.
         name: HandName,
