@@ -9,8 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tests::fixture::offered;
 use tests::gateway::{Gateway, Options};
-use tokio::task::JoinHandle;
-use tokio_util::task::TaskTracker;
+use tokio::task::JoinSet;
 
 use crate::mcp::client::{Client, ERAS, Era, HANGS, text};
 
@@ -19,7 +18,23 @@ struct Rig {
     gateway: Gateway,
     client: Client,
     folder: tempfile::TempDir,
-    calls: TaskTracker,
+}
+
+/// A call that waits.
+struct Harm(JoinSet<Result<Value>>);
+
+impl Harm {
+    /// It waits still.
+    fn waits(&mut self) -> Result<()> {
+        let ended = self.0.try_join_next();
+        ensure!(ended.is_none(), "it has ended: {ended:?}");
+        Ok(())
+    }
+
+    /// Its answer.
+    async fn answer(mut self) -> Result<Value> {
+        self.0.join_next().await.context("it runs")??
+    }
 }
 
 impl Rig {
@@ -39,16 +54,17 @@ impl Rig {
         let gateway = Gateway::start(Options::default().config(&config)).await?;
         offered(&gateway, "good").await?;
         let client = Client::owner(&gateway, Era::Modern, "isolation").await?;
-        Ok(Self { gateway, client, folder, calls: TaskTracker::new() })
+        Ok(Self { gateway, client, folder })
     }
 
     /// Begins a call that does not end, and waits until the server is where it does harm. The process id of the server.
-    async fn harm(&self, tool: &str) -> Result<(JoinHandle<Result<Value>>, Pid)> {
+    async fn harm(&self, tool: &str) -> Result<(Harm, Pid)> {
         offered(&self.gateway, "bad").await?;
         let (client, name) = (self.client.clone(), format!("bad__{tool}"));
         let call = json!({"name": name, "arguments": {}});
-        let running = self.calls.spawn(async move { client.request("tools/call", call).await });
-        Ok((running, self.noted(tool).await?))
+        let mut running = JoinSet::new();
+        running.spawn(async move { client.request("tools/call", call).await });
+        Ok((Harm(running), self.noted(tool).await?))
     }
 
     /// Waits for what a server notes.
@@ -86,11 +102,11 @@ impl Rig {
 #[tokio::test]
 async fn a_stopped_server() -> Result<()> {
     let rig = Rig::start(&[]).await?;
-    let (running, server) = rig.harm("stop").await?;
+    let (mut call, server) = rig.harm("stop").await?;
     rig.others_go_on().await?;
-    ensure!(!running.is_finished());
+    call.waits()?;
     kill_process(server, Signal::CONT)?;
-    let answer = running.await??;
+    let answer = call.answer().await?;
     ensure!(text(&answer["result"]) == "went on", "{answer}");
     Ok(())
 }
@@ -98,11 +114,11 @@ async fn a_stopped_server() -> Result<()> {
 #[tokio::test]
 async fn an_answer_of_a_hundred_megabytes() -> Result<()> {
     let rig = Rig::start(&[]).await?;
-    let (running, _) = rig.harm("huge").await?;
+    let (mut call, _) = rig.harm("huge").await?;
     rig.others_go_on().await?;
-    ensure!(!running.is_finished());
+    call.waits()?;
     rig.client.call("bad__go", json!({})).await?;
-    let answer = running.await??.to_string();
+    let answer = call.answer().await?.to_string();
     ensure!(answer.contains("64 MiB"), "{answer:.1000}");
     Ok(())
 }
@@ -110,11 +126,11 @@ async fn an_answer_of_a_hundred_megabytes() -> Result<()> {
 #[tokio::test]
 async fn a_flood_of_messages() -> Result<()> {
     let rig = Rig::start(&[]).await?;
-    let (running, _) = rig.harm("flood").await?;
+    let (mut call, _) = rig.harm("flood").await?;
     rig.others_go_on().await?;
-    ensure!(!running.is_finished());
+    call.waits()?;
     rig.client.call("bad__go", json!({})).await?;
-    let answer = running.await??;
+    let answer = call.answer().await?;
     ensure!(text(&answer["result"]) == "after the flood", "{answer}");
     Ok(())
 }

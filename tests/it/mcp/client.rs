@@ -116,7 +116,8 @@ impl Client {
         });
         let body = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
         let response = self.post(&body, &[]).await?;
-        let session = response.headers().get("mcp-session-id").context("no session")?.to_str()?.to_owned();
+        let session = response.headers().get("mcp-session-id");
+        let session = session.with_context(|| format!("no session: {response:?}"))?.to_str()?.to_owned();
         let answer = Stream::of(response, Value::from(0)).answer().await?;
         self.mcp_session = Some(session);
         let done = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
