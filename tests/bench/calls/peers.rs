@@ -64,6 +64,9 @@ impl Peers {
         std::fs::write(&file, config)?;
         let options =
             Options::default().data(&scratch.join("calls")).arg("--config").arg(&file.to_string_lossy());
+        // 64 callers are one principal here.
+        let options =
+            options.env("MANYHANDS_LIMITS_RUNNING_CALLS", "256").env("MANYHANDS_LIMITS_MCP_SESSIONS", "256");
         let gateway = Gateway::start(options).await?;
         let token = gateway.owner_token()?;
         Ok(Self { gateway, token, echo, proxy })
