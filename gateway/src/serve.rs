@@ -158,6 +158,25 @@ impl Gateway {
             None => DatabaseConfig::Directory(config.data.clone()),
         };
         let database = Database::open(at).await?;
+        match Self::open_on(database.clone(), own, config, maker).await {
+            Ok(gateway) => {
+                background::start(&gateway);
+                Ok(gateway)
+            }
+            Err(error) => {
+                // Else its files would stay as they are, in the way of the next start.
+                database.close().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn open_on(
+        database: Database,
+        own: own::Own,
+        config: Config,
+        maker: Maker,
+    ) -> Result<Arc<Self>, ServeError> {
         let (home, host) = (own.home().to_owned(), own::host());
         let me = Me::new(&home);
         let nodes = Nodes::join(database.clone(), me.clone(), home, host, config.nodes.dead_after()).await?;
@@ -183,7 +202,7 @@ impl Gateway {
         let tokens = Tokens::new(database.clone());
         let sealer = Sealer::open_key(&database).await?;
         own.owner_token(&tokens, &nodes).await?;
-        let gateway = Arc::new(Self {
+        Ok(Arc::new(Self {
             config,
             sessions,
             registry,
@@ -204,9 +223,7 @@ impl Gateway {
             gone: CancellationToken::new(),
             own,
             address: OnceLock::new(),
-        });
-        background::start(&gateway);
-        Ok(gateway)
+        }))
     }
 
     /// Answers commands of this machine on the socket, until it closes.

@@ -82,12 +82,13 @@ async fn sessions_and_instances_of_others_are_as_unknown_ones() -> Result<()> {
         }
         ensure!(his["_meta"]["manyhands/session"] != hers["_meta"]["manyhands/session"]);
         // A cursor of hers is no more to him than any other.
+        let mut refusals = Vec::new();
         for cursor in [id, NO_SESSION] {
-            let page = bob.result("resources/list", json!({ "cursor": cursor })).await?;
-            ensure!(!page.to_string().contains(id), "{page}");
+            refusals.push(bob.error("resources/list", json!({ "cursor": cursor })).await?);
             let page = bob.ask("session_list", json!({ "after": cursor })).await?;
             ensure!(!page.to_string().contains(id), "{page}");
         }
+        ensure!(refusals[0] == refusals[1] && refusals[0]["code"] == -32602, "{refusals:?}");
         let released = bob.ask("hand_release", json!({ "hand": "sandbox" })).await?;
         ensure!(released["released"] == true);
         ensure!(

@@ -46,11 +46,11 @@ impl SqliteFile {
     pub(super) async fn writer(&self) -> Result<AnyConnection, DatabaseError> {
         let failed = |error| sqlite_failure(&self.path, error);
         let mut writer = self.options.connect().await.map_err(failed)?;
-        prepare_writer(&mut writer).await.map_err(|error| match error {
+        let prepared = prepare_writer(&mut writer).await.map_err(|error| match error {
             Prepare::Driver(error) => failed(error),
             Prepare::Named(error) => error,
-        })?;
-        Ok(writer)
+        });
+        or_closed(prepared, writer).await
     }
 }
 
@@ -66,7 +66,8 @@ pub(super) async fn sqlite(directory: &Path, readers: u32) -> Result<Sqlite, Dat
     let _ = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&file);
     let file = SqliteFile { options: sqlite_options(&file)?, path: file };
     let mut writer = file.writer().await?;
-    migrate_sqlite(&mut writer).await?;
+    let migrated = migrate_sqlite(&mut writer).await;
+    let writer = or_closed(migrated, writer).await?;
     let reader = AnyPoolOptions::new()
         .max_connections(readers)
         .acquire_timeout(ACQUIRE_TIMEOUT)
@@ -81,6 +82,22 @@ pub(super) async fn sqlite(directory: &Path, readers: u32) -> Result<Sqlite, Dat
         })
         .connect_lazy_with(file.options.clone());
     Ok(Sqlite { reader, writer, file })
+}
+
+/// The connection, if what was done with it went well; else it is closed before anybody hears of it. One that is only
+/// dropped is closed at some time or, when the program ends, never: then its files stay, as readable as the database was.
+async fn or_closed(
+    done: Result<(), DatabaseError>,
+    open: AnyConnection,
+) -> Result<AnyConnection, DatabaseError> {
+    match done {
+        Ok(()) => Ok(open),
+        Err(error) => {
+            // What is wrong is said already.
+            let _ = open.close().await;
+            Err(error)
+        }
+    }
 }
 
 /// Statements are not logged: they hold what users say.
