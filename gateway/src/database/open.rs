@@ -64,6 +64,7 @@ pub(super) async fn sqlite(directory: &Path, readers: u32) -> Result<Sqlite, Dat
     // Made here, for this user alone; the files that SQLite puts beside it are as readable as it is. What is wrong
     // with it, SQLite says better.
     let _ = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&file);
+    open_up(&file);
     let file = SqliteFile { options: sqlite_options(&file)?, path: file };
     let mut writer = file.writer().await?;
     let migrated = migrate_sqlite(&mut writer).await;
@@ -82,6 +83,17 @@ pub(super) async fn sqlite(directory: &Path, readers: u32) -> Result<Sqlite, Dat
         })
         .connect_lazy_with(file.options.clone());
     Ok(Sqlite { reader, writer, file })
+}
+
+/// Makes the files that SQLite left beside `file` as open as it is. Those that it made while `file` was read-only stay
+/// read-only, and would keep it so when it is no longer. What can't be changed, SQLite will complain of.
+fn open_up(file: &Path) {
+    let Ok(permissions) = std::fs::metadata(file).map(|metadata| metadata.permissions()) else { return };
+    for beside in ["-wal", "-shm"] {
+        let mut path = file.as_os_str().to_owned();
+        path.push(beside);
+        let _ = std::fs::set_permissions(path, permissions.clone());
+    }
 }
 
 /// The connection, if what was done with it went well; else it is closed before anybody hears of it. One that is only
