@@ -25,6 +25,10 @@ const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection to PostgreSQL that nobody used for so long is tried before it is used: the server may have gone
 /// away in the meantime, and be back.
 const PING_AFTER: Duration = Duration::from_secs(1);
+/// How often SQLite is asked to begin with its log while others begin, too: it does not wait there by itself.
+const WAL_TRIES: u32 = 250;
+/// The pause between two of these.
+const WAL_PAUSE: Duration = Duration::from_millis(20);
 /// How long PostgreSQL may take to answer at start.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -151,7 +155,13 @@ impl From<sqlx::Error> for Prepare {
 
 /// Durable and shared: a write-ahead log that is synced at each commit.
 async fn prepare_writer(writer: &mut AnyConnection) -> Result<(), Prepare> {
-    let mode: String = sqlx::query_scalar("pragma journal_mode = wal").fetch_one(&mut *writer).await?;
+    let mut tries = 0..WAL_TRIES;
+    let mode: String = loop {
+        match sqlx::query_scalar("pragma journal_mode = wal").fetch_one(&mut *writer).await {
+            Err(error) if is_busy(&error) && tries.next().is_some() => tokio::time::sleep(WAL_PAUSE).await,
+            asked => break asked?,
+        }
+    };
     sqlx::raw_sql("pragma synchronous = full").execute(&mut *writer).await?;
     let synchronous: i64 = sqlx::query_scalar("pragma synchronous").fetch_one(&mut *writer).await?;
     if mode != "wal" {
@@ -164,6 +174,11 @@ async fn prepare_writer(writer: &mut AnyConnection) -> Result<(), Prepare> {
         return Err(Prepare::Named(DatabaseError::Weak { setting: "synchronous", found, needed: "full" }));
     }
     Ok(())
+}
+
+/// Whether another process is just using the file. (`SQLITE_BUSY`, with all its causes.)
+fn is_busy(error: &sqlx::Error) -> bool {
+    matches!(code(error), Some(Code::Sqlite(5)))
 }
 
 /// A failure to open a file, told by what it is about.
