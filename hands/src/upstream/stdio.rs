@@ -195,9 +195,11 @@ impl Keeper {
         let _ended = self.process.ended.clone().drop_guard();
         let begun = tokio::time::Instant::now();
         let exited = tokio::select! {
-            status = child.wait() => Some(status),
+            // First whether it was told to end: one that then exits at once has not come up in vain.
+            biased;
             () = self.process.close.cancelled() => None,
             () = cancel.cancelled() => None,
+            status = child.wait() => Some(status),
             // It closed its stdout: it may be about to exit, and say how.
             () = self.read.cancelled() => tokio::time::timeout(DRAIN, child.wait()).await.ok(),
         };

@@ -138,9 +138,10 @@ async fn a_thousand_abandoned_sessions_leave_nothing() -> Result<()> {
         let client = client.clone();
         async move { call(&client, &format!("abandoned-{n}")).await }
     });
-    calls.buffer_unordered(CALLERS).try_collect::<()>().await?;
+    let called = calls.buffer_unordered(CALLERS).try_collect::<()>().await;
     over.store(true, Ordering::SeqCst);
     watching.await??;
+    called.with_context(|| gateway.stderr())?;
     let (most, zombies) = (most.load(Ordering::SeqCst), zombies(gateway.pid())?);
     eprintln!("{SESSIONS} sessions in {:?}, at most {most} servers at a time", begun.elapsed());
     ensure!(most <= LIMIT && most > LIMIT / 2, "{most} servers at a time");
