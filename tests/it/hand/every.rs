@@ -7,7 +7,7 @@ use std::time::Duration;
 use hands::{Ending, Hand, HandError, InstanceId};
 use serde_json::json;
 
-use super::rig::{Rig, bash, call, context, is_gone, is_lost, meanwhile, run};
+use super::rig::{Rig, bash, call, context, is_gone, is_lost, is_one, meanwhile, run};
 
 pub(super) async fn listing_tools_provisions_nothing(rig: impl Rig) {
     let (hand, lease) = (rig.hand(), rig.lease("one"));
@@ -129,7 +129,7 @@ pub(super) async fn a_provision_that_nobody_waits_for_leaves_nothing_once_reaped
     }
     let handle = hand.provision(&lease).await.unwrap();
     assert_eq!(run(&*hand, &handle, &samples.ok.0).await.0, Ending::Ok);
-    assert_eq!(rig.count(&lease.instance).await, 1);
+    is_one(&rig, &lease.instance).await;
     hand.release(handle).await.unwrap();
     hand.reap(std::slice::from_ref(&lease.instance)).await.unwrap();
     is_gone(&rig, &lease.instance).await;

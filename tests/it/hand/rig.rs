@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use hands::{Call, CallContext, Ending, Hand, HandError, Handle, InstanceId, Lease, Outcome};
@@ -111,6 +112,17 @@ pub(crate) async fn meanwhile(
 pub(crate) async fn is_lost(hand: &dyn Hand, handle: &Handle, call: &Call) {
     let lost = hand.execute(handle, call, context()).await;
     assert!(matches!(lost, Err(HandError::Lost { may_have_run: false, .. })), "{lost:?}");
+}
+
+/// Waits until there is one of an instance: what an abandoned provision began may be just ending.
+pub(crate) async fn is_one(rig: &impl Rig, instance: &InstanceId) {
+    for _ in 0..300 {
+        if rig.count(instance).await == 1 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("there are {} of {instance}, 30 s later", rig.count(instance).await);
 }
 
 /// Asserts that nothing is there of an instance.
