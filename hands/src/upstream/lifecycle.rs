@@ -20,6 +20,8 @@ use crate::mcp::{Object, RpcError};
 const MODERN_ERRORS: [i64; 3] = [-32020, -32021, -32022];
 /// How long a server may take to answer a ping before it is used without.
 const SETTLE_MAX: Duration = Duration::from_secs(5);
+/// How long a server that refuses to be asked the old way may still answer what it was asked before.
+const LATE_MAX: Duration = Duration::from_secs(5);
 /// Where a stateless result says who the server is.
 const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 
@@ -227,13 +229,22 @@ async fn initialize(connection: &Arc<Connection>, silent: Option<Box<Exchange>>)
     let mut exchange = connection.open_as(id, &outgoing, None, &[], Era::Legacy, &Spoken::default()).await?;
     let answer = match silent {
         None => exchange.answer().await?,
-        Some(mut silent) => tokio::select! {
-            answer = exchange.answer() => answer?,
-            Some(agreed) = late(&mut silent) => {
-                connection.agree(agreed);
-                return Ok(());
+        Some(mut silent) => {
+            let first = tokio::select! {
+                biased;
+                Some(agreed) = late(&mut silent) => Err(agreed),
+                answer = exchange.answer() => Ok(answer?),
+            };
+            match first {
+                // Refused by a stateless server, perhaps, whose answer is on its way.
+                Ok(Err(error)) => match tokio::time::timeout(LATE_MAX, late(&mut silent)).await {
+                    Ok(Some(agreed)) => return Ok(connection.agree(agreed)),
+                    _ => Err(error),
+                },
+                Ok(answer) => answer,
+                Err(agreed) => return Ok(connection.agree(agreed)),
             }
-        },
+        }
     };
     let mut result = answer.map_err(|error| {
         let message: String = error.message.chars().filter(|c| !c.is_control()).take(300).collect();

@@ -1,8 +1,10 @@
 //! Which era a server speaks, and what it is told in it.
 
+use std::time::Duration;
+
 use hands::Hand;
 use hands::mcp::{McpFace, Reply};
-use hands::upstream::{Protocol, Reach};
+use hands::upstream::{Limits, Protocol, Reach};
 use serde_json::json;
 
 use super::kit::{Era, PAIRS, Rig, Way, call, config, quiet, script, soon, text};
@@ -41,6 +43,18 @@ async fn a_server_that_exits_on_the_probe_is_asked_the_old_way_at_once_the_next_
     assert_eq!(text(&rig.call("echo", json!({"text": "again"})).await), "again");
     assert_eq!(rig.got_of("server/discover").len(), 1);
     assert_eq!(rig.got_of("initialize").len(), 2);
+    rig.end().await;
+}
+
+/// On a busy machine a stateless server may begin so late that it finds both questions at once.
+#[tokio::test]
+async fn a_stateless_server_that_refuses_to_be_asked_the_old_way_may_still_answer_the_first_question() {
+    let folder = tempfile::tempdir().unwrap();
+    let limits = Limits { probe: Duration::from_millis(300), ..Limits::default() };
+    let rig = Rig::limited(config(script(&folder, &["modern", "dozing"])), folder, limits);
+    assert_eq!(text(&rig.call("echo", json!({"text": "awake"})).await), "awake");
+    assert_eq!(rig.got_of("initialize").len(), 1);
+    soon(|| rig.hand.catalogue().version == "2026-07-28").await;
     rig.end().await;
 }
 

@@ -13,6 +13,7 @@ out = threading.Lock()
 waiting = {}
 answers = {}
 answered = threading.Condition()
+greeted = threading.Event()
 
 
 def send(message):
@@ -115,6 +116,9 @@ def answer(message):
             os._exit(1)
         if era != "modern":
             return send({"id": id, "error": {"code": -32601, "message": "no such method"}})
+        if "dozing" in options:
+            greeted.wait()
+            time.sleep(0.2)
         return send({"id": id, "result": {"resultType": "complete", "supportedVersions": ["2026-07-28"],
                      "capabilities": {"tools": {"listChanged": True}, "logging": {}}, "ttlMs": 0,
                      "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "scripted", "version": "1"}}}})
@@ -123,6 +127,9 @@ def answer(message):
             return
         return send({"id": id, "result": {"protocolVersion": "2025-11-25", "serverInfo": {"name": "scripted"},
                      "capabilities": {"tools": {"listChanged": True}, "logging": {}, "resources": {"subscribe": True}}}})
+    if method == "initialize" and "dozing" in options:
+        send({"id": id, "error": {"code": -32022, "message": "this is a 2026-07-28 server"}})
+        return greeted.set()
     if method == "tools/list":
         tools = [{"name": name, "inputSchema": {"type": "object"}, "x": [1]} for name in ["echo", "slow"]]
         return send({"id": id, "result": {"tools": tools}})
