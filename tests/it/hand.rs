@@ -52,7 +52,7 @@ mod android;
 mod container;
 mod container_faults;
 mod container_limits;
-pub(crate) mod emulator;
+mod emulator;
 mod every;
 mod marked;
 mod posix;
