@@ -54,7 +54,7 @@ mod container_faults;
 mod container_limits;
 mod emulator;
 mod every;
-mod marked;
+pub(crate) mod marked;
 mod posix;
 mod registry;
 mod rig;
