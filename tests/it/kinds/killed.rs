@@ -1,6 +1,7 @@
 //! `kill -9` of a gateway that has every kind of hand alive, some of them in a call.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use futures_util::future::try_join_all;
@@ -18,13 +19,15 @@ use crate::crash::truth::{self, Reader, cgroups, field, of, outcomes};
 const POSIX: [&str; 6] = ["sandbox", "box", "tub", "host", "phone", "machine"];
 /// Those that are in a call when the gateway is killed, with a call that does not end.
 const BUSY: [&str; 4] = ["sandbox", "box", "host", "machine"];
+/// Sessions, in each of which the gateway is killed once.
+const SESSIONS: [&str; 5] = ["first", "second", "third", "fourth", "fifth"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_gateway_leaves_nothing_of_any_kind_but_the_work() -> Result<()> {
     let machines = Machines::start().await?;
     let mut gateway = machines.gateway().await?;
     let (client, reader) = seen(&gateway).await?;
-    first_calls(&client).await?;
+    first_calls(&client, "all").await?;
     let before = reader.events("all").await?;
     let instances = instances(&before);
     ensure!(instances.len() == POSIX.len() + 1, "{instances:?}");
@@ -43,6 +46,8 @@ async fn a_killed_gateway_leaves_nothing_of_any_kind_but_the_work() -> Result<()
 
     let mut gateway = machines.gateway().await?;
     is_clean(&machines, &instances).await?;
+    // The one with the work of the one hand that has it in a volume.
+    ensure!(machines.volumes().len() == 1, "{:?}", machines.volumes());
     let kept = work(&machines)?;
     is_settled(&reader, &instances).await?;
     the_work_is_there(&gateway, &reader).await?;
@@ -54,13 +59,49 @@ async fn a_killed_gateway_leaves_nothing_of_any_kind_but_the_work() -> Result<()
     Ok(())
 }
 
+/// Wherever it was on its way to an instance: what it had made by then is found, and what was to be kept can be used.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_killed_while_it_makes_instances_leaves_none_half_made() -> Result<()> {
+    let machines = Machines::start().await?;
+    let mut instances = Vec::new();
+    for (kill, session) in SESSIONS.into_iter().enumerate() {
+        let mut gateway = machines.gateway().await?;
+        let (client, reader) = seen(&gateway).await?;
+        let calls = async { first_calls(&client, session).await };
+        // From the first moment to the last, whatever the load of the machine.
+        let moment = async {
+            reader.until(session, |events| !of(events, "agent.tool_use").is_empty()).await?;
+            tokio::time::sleep(Duration::from_millis(400 * kill as u64)).await;
+            let made = "select id from instance";
+            let made: Vec<String> = sqlx::query_scalar(made).fetch_all(reader.database.reader()).await?;
+            gateway.kill()?;
+            anyhow::Ok(made)
+        };
+        let (_, made) = tokio::join!(calls, moment);
+        instances.extend(made?.into_iter().map(|id| (session.to_owned(), InstanceId(id))));
+    }
+    ensure!(instances.len() >= SESSIONS.len(), "no kill hit an instance: {instances:?}");
+    let mut gateway = machines.gateway().await?;
+    is_clean(&machines, &instances).await?;
+    let (client, reader) = seen(&gateway).await?;
+    ensure!(reader.rows("instance").await? == 0, "rows are left");
+    for session in SESSIONS {
+        let kept = json!({"command": "echo kept > file; cat file", "timeout_s": 300});
+        let kept = text(&client, session, "tub__bash", kept).await.context(session)?;
+        ensure!(kept.ends_with("kept\n"), "{session}: {kept}");
+        truth::check(&reader.events(session).await?)?;
+    }
+    println!("{} instances were made or being made", instances.len());
+    gateway.stop()
+}
+
 /// One of every kind, all at once, each with work.
-async fn first_calls(client: &Client) -> Result<()> {
+async fn first_calls(client: &Client, session: &str) -> Result<()> {
     let keep = POSIX.map(|hand| {
         let command = json!({"command": "echo kept > file", "timeout_s": 300});
-        async move { text(client, "all", &format!("{hand}__bash"), command).await }
+        async move { text(client, session, &format!("{hand}__bash"), command).await }
     });
-    let press = async { text(client, "all", "game__press", json!({"buttons": ["a"]})).await };
+    let press = async { text(client, session, "game__press", json!({"buttons": ["a"]})).await };
     tokio::try_join!(try_join_all(keep), press)?;
     Ok(())
 }
@@ -85,8 +126,6 @@ fn started(events: &[Event]) -> usize {
 /// No container, volume, process, group, connection or socket is left of what the dead gateway had.
 async fn is_clean(machines: &Machines, instances: &[(String, InstanceId)]) -> Result<()> {
     nothing("containers", || machines.containers()).await?;
-    // The one with the work of the one hand that has it in a volume.
-    ensure!(machines.volumes().len() == 1, "{:?}", machines.volumes());
     let ids: Vec<String> = instances.iter().map(|(_, instance)| instance.0.clone()).collect();
     nothing("processes", || instances.iter().flat_map(|(_, instance)| running(instance)).collect()).await?;
     nothing("control groups", || cgroups(&ids)).await?;
