@@ -6,6 +6,7 @@
 mod calls;
 mod container;
 mod disk;
+mod kinds;
 mod log;
 mod process;
 mod report;
@@ -16,7 +17,7 @@ use std::path::Path;
 use anyhow::{Result, bail, ensure};
 
 /// The files with rows, in the order of the table.
-const ROOMS: [&str; 5] = ["log", "process", "sandbox", "container", "calls"];
+const ROOMS: [&str; 6] = ["log", "process", "sandbox", "container", "kinds", "calls"];
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -42,6 +43,7 @@ async fn rows(room: &str, scratch: &Path) -> Result<Vec<report::Row>> {
         "process" => process::rows(scratch).await,
         "sandbox" => sandbox::rows(scratch).await,
         "container" => container::rows(scratch).await,
+        "kinds" => kinds::rows(scratch).await,
         "calls" => calls::rows(scratch).await,
         _ => bail!("no rows called {room}: there are {}", ROOMS.join(", ")),
     }

@@ -26,6 +26,8 @@ pub(crate) enum Bound {
     AtMost(f64),
     /// Not less than this.
     AtLeast(f64),
+    /// Whatever it is: nothing was promised.
+    None,
 }
 
 impl Bound {
@@ -33,6 +35,7 @@ impl Bound {
         match self {
             Self::AtMost(limit) => value <= limit,
             Self::AtLeast(limit) => value >= limit,
+            Self::None => true,
         }
     }
 }
@@ -42,6 +45,7 @@ impl fmt::Display for Bound {
         match self {
             Self::AtMost(limit) => write!(formatter, "≤ {limit}"),
             Self::AtLeast(limit) => write!(formatter, "≥ {limit}"),
+            Self::None => formatter.write_str("–"),
         }
     }
 }
@@ -55,6 +59,7 @@ impl Row {
     /// One line on standard output.
     pub(crate) fn print(&self) {
         let mark = match (self.must_holds(), self.aim.holds(self.value)) {
+            (true, true) if matches!(self.must, Bound::None) => " ",
             (true, true) => "✓✓",
             (true, false) => "✓",
             (false, _) => "✗",

@@ -13,6 +13,7 @@ SERVER = "gw"
 
 def add(parser):
     parser.add_argument("--stdio", type=json.loads, help="JSON list: a command that is the server; URL is ignored")
+    parser.add_argument("--transcript", help="a file for what the model asked for and saw: a JSON list")
 
 
 def main():
@@ -28,9 +29,18 @@ def main():
     for tool, _, expect in a.calls:
         if ok and not any((expect or "") in r for r in good):
             ok, detail = False, f"no good tool_result of {tool} reached the model"
+    if a.transcript:
+        with open(a.transcript, "w") as file:
+            json.dump(transcript(plan, model), file)
     if code:
         ok, detail = False, f"claude ended with {code}: {output[-1000:]}"
     finish(a, record, ok, f"{detail}\n  the model saw: {shortened(model.results)}")
+
+
+def transcript(plan, model):
+    """Each call as the model made it, and the blocks that it saw of its result."""
+    calls = zip(plan, range(1, len(model.asked) + 1))
+    return [{"tool": tool, "input": model.filled(arguments), "saw": model.seen(number)} for (tool, arguments), number in calls]
 
 
 def shortened(results):

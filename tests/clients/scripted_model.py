@@ -1,10 +1,11 @@
 """A scripted stand-in for the Anthropic Messages API, streaming and not.
 
 The plan is a list of [tool name, input]; each turn the next entry is answered as a tool_use, after the last one comes a
-text that ends the turn. A tool that is not in the request's `tools` yet is first asked for with ToolSearch (Claude Code
-defers MCP tools), when that tool is offered."""
+text that ends the turn. `{{N}}` in an input stands for the text that the N-th entry's tool answered. A tool that is not
+in the request's `tools` yet is first asked for with ToolSearch (Claude Code defers MCP tools), when that tool is offered."""
 import http.server
 import json
+import re
 import secrets
 
 from common import serve
@@ -16,6 +17,7 @@ class ScriptedModel:
     def __init__(self, plan):
         self.plan, self.turn, self.searched = list(plan), 0, set()
         self.results = []  # what the tools answered, as the model saw it
+        self.asked = []  # ids of the plan's calls, in its order
         self.run = secrets.token_hex(8)  # ids never repeat, as a real model's do not
         self.messages = 0
         handler = type("Handler", (Handler,), {"model": self})
@@ -33,12 +35,29 @@ class ScriptedModel:
         if not tools or self.turn >= len(self.plan):
             return [{"type": "text", "text": "Done."}], "end_turn"
         name, arguments = self.plan[self.turn]
+        call = f"toolu_{self.run}{self.messages:04d}"
         if name not in tools and "ToolSearch" in tools and name not in self.searched:
             self.searched.add(name)
             name, arguments = "ToolSearch", {"query": f"select:{name}", "max_results": 5}
         else:
             self.turn += 1
-        return [{"type": "tool_use", "id": f"toolu_{self.run}{self.messages:04d}", "name": name, "input": arguments}], "tool_use"
+            self.asked.append(call)
+            arguments = self.filled(arguments)
+        return [{"type": "tool_use", "id": call, "name": name, "input": arguments}], "tool_use"
+
+    def filled(self, arguments):
+        """Each `{{N}}` replaced by what the N-th call answered: the only way from one hand to another is the model."""
+        text = lambda match: self.answer(int(match[1]))
+        return {key: re.sub(r"\{\{(\d+)\}\}", text, value) if isinstance(value, str) else value for key, value in arguments.items()}
+
+    def answer(self, number):
+        """The text that the plan's call of this number, counted from 1, was answered with."""
+        return "".join(block["text"] for block in self.seen(number) if block.get("type") == "text")
+
+    def seen(self, number):
+        """All of it, as blocks."""
+        content = next((r.get("content") for r in self.results if r.get("tool_use_id") == self.asked[number - 1]), [])
+        return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
     def message(self, request):
         self.messages += 1

@@ -10,6 +10,7 @@ mod crash;
 mod database;
 mod hand;
 mod isolation;
+mod kinds;
 mod leases;
 mod limits;
 mod log;

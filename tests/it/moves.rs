@@ -3,11 +3,11 @@
 use anyhow::{Context as _, Result, ensure};
 use gateway::session::{At, Body, By, Event, EventLog as _, Held, LogError, NewEvent, SqlLog, Via};
 use serde_json::{Value, json};
+use tests::game;
 use tests::gateway::{Gateway, Options};
 
 use crate::crash::client::Client;
 use crate::crash::truth::{Reader, field, of};
-use crate::hand::emulator::game;
 
 struct Rig {
     gateway: Gateway,

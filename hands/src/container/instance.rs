@@ -26,16 +26,16 @@ use tokio_util::task::TaskTracker;
 
 use super::engine::{Engine, Lack, root, status, why_gone};
 use super::keeper::{self, Keeper};
-use super::{ContainerConfig, Network, Root, Shared, ShellName, Workspace, image};
+use super::{ContainerConfig, Network, Root, Shared, ShellName, Workspace, image, volume};
 use crate::posix::{Ended, Report};
 use crate::sandbox::watch::Watch;
 use crate::sandbox::{Limits, WORKSPACE, owner};
 use crate::{HandError, InstanceId, Lease};
 
 /// The label by which a container's instance is known.
-const INSTANCE: &str = "manyhands.instance";
+pub(super) const INSTANCE: &str = "manyhands.instance";
 /// The label by which a container's gateway is known.
-const NODE: &str = "manyhands.node";
+pub(super) const NODE: &str = "manyhands.node";
 /// How long a container may take from its start until its keeper says that it is ready, on a machine under load.
 const START: Duration = Duration::from_mins(1);
 /// How long a container may take to be removed.
@@ -318,7 +318,7 @@ async fn user(
         (0, _) => (ORDINARY, ORDINARY),
         ours => ours,
     };
-    super::volume::prepare(config, docker, image, &lease.work, user).await?;
+    volume::prepare(config, docker, image, lease, user).await?;
     Ok(format!("{}:{}", user.0, user.1))
 }
 
@@ -440,7 +440,7 @@ fn refusal(shared: &Shared, error: &Error) -> Lack {
 }
 
 /// Ends and removes a container and waits until it is gone.
-async fn remove(docker: &Docker, container: &str) -> Result<(), Error> {
+pub(super) async fn remove(docker: &Docker, container: &str) -> Result<(), Error> {
     let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
     match docker.remove_container(container, Some(options)).await {
         Ok(()) => return Ok(()),
@@ -472,7 +472,11 @@ pub(super) async fn reap(engine: &Engine, instances: &[InstanceId]) -> Result<()
         if let (Some(label), Some(id)) = (label, &found.id)
             && instances.iter().any(|instance| &instance.0 == label)
         {
-            remove(&docker, id).await.map_err(explain)?;
+            let gives = found.labels.as_ref().is_some_and(|labels| labels.contains_key(volume::GIVES));
+            // Its volume is work that a session may come back to.
+            if !gives || volume::finish(&docker, id).await.is_err() {
+                remove(&docker, id).await.map_err(explain)?;
+            }
         }
     }
     Ok(())

@@ -1,62 +1,92 @@
 //! A workspace that is a volume of the daemon's: made once, and given to whoever works in it.
 
-use std::path::Path;
-
 use bollard::Docker;
 use bollard::errors::Error;
-use bollard::models::{ContainerCreateBody, HostConfig, MountType, VolumeCreateRequest};
+use bollard::models::{ContainerCreateBody, HostConfig, MountType};
 use bollard::query_parameters::{
-    CreateContainerOptions, InspectContainerOptions, RemoveContainerOptionsBuilder, StartContainerOptions,
+    CreateContainerOptionsBuilder, InspectContainerOptions, RemoveVolumeOptions, StartContainerOptions,
     WaitContainerOptions,
 };
 use futures_util::StreamExt;
 
 use super::ContainerConfig;
 use super::engine::{Lack, status};
-use super::instance::{mount, volume};
-use crate::HandError;
+use super::instance::{INSTANCE, NODE, mount, remove, volume};
 use crate::sandbox::WORKSPACE;
+use crate::{HandError, Lease};
 
 /// The label that says whose a new volume is.
 const OWNER: &str = "manyhands.owner";
+/// The label of a container that gives a volume away: which.
+pub(super) const GIVES: &str = "manyhands.gives";
 
-/// Makes the volume of `work` when it is missing. A fresh one is root's, which no container of ours is: a short-lived
-/// one with that single right gives it away.
+/// Makes the volume of the lease's work when it is missing. A fresh one is root's, which no container of ours is: a
+/// short-lived one with that single right gives it away.
+///
+/// **Invariant:** that container is there before the volume, and goes when the volume can be used. While it is there,
+/// whatever broke off, nobody has worked in the volume.
 pub(super) async fn prepare(
     config: &ContainerConfig,
     docker: &Docker,
     image: &str,
-    work: &Path,
+    lease: &Lease,
     (user, group): (u32, u32),
 ) -> Result<(), HandError> {
-    let name = volume(&config.node, work);
+    let name = volume(&config.node, &lease.work);
     let failed = |error: Error| {
         let why = format!("the Docker daemon can't make a volume ({error})");
         HandError::from(Lack { why, remedy: "see what manyhands doctor says".into() })
     };
-    match docker.inspect_volume(&name).await {
-        Ok(_) => return Ok(()),
-        Err(error) if status(&error) == Some(404) => {}
-        Err(error) => return Err(failed(error)),
+    let giver = format!("{name}-giver");
+    if !there(docker.inspect_container(&giver, None::<InspectContainerOptions>).await).map_err(failed)? {
+        if there(docker.inspect_volume(&name).await).map_err(failed)? {
+            return Ok(());
+        }
+        let owner = format!("{user}:{group}");
+        let body = body(config, image, lease, &name, &owner);
+        let options = CreateContainerOptionsBuilder::new().name(&giver).build();
+        docker.create_container(Some(options), body).await.map_err(failed)?;
     }
-    let owner = format!("{user}:{group}");
-    let request = VolumeCreateRequest {
-        name: Some(name.clone()),
-        labels: Some([(OWNER.to_owned(), owner.clone())].into()),
-        ..VolumeCreateRequest::default()
-    };
-    docker.create_volume(request).await.map_err(failed)?;
-    let given = give(docker, image, &name, &owner).await;
+    let given = finish(docker, &giver).await;
     if given.is_err() {
-        let _ = docker.remove_volume(&name, None::<bollard::query_parameters::RemoveVolumeOptions>).await;
+        let _ = remove(docker, &giver).await;
+        let _ = docker.remove_volume(&name, None::<RemoveVolumeOptions>).await;
     }
     given.map_err(failed)
 }
 
-async fn give(docker: &Docker, image: &str, volume: &str, owner: &str) -> Result<(), Error> {
-    let mount = mount(MountType::VOLUME, volume.to_owned());
-    let body = ContainerCreateBody {
+fn there<T>(looked: Result<T, Error>) -> Result<bool, Error> {
+    match looked {
+        Ok(_) => Ok(true),
+        Err(error) if status(&error) == Some(404) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Has the volume given away, by a container that may have done so already.
+pub(super) async fn finish(docker: &Docker, giver: &str) -> Result<(), Error> {
+    docker.start_container(giver, None::<StartContainerOptions>).await?;
+    let mut waiting = std::pin::pin!(docker.wait_container(giver, None::<WaitContainerOptions>));
+    waiting.next().await.transpose()?;
+    remove(docker, giver).await
+}
+
+/// It makes the volume when it is made.
+fn body(
+    config: &ContainerConfig,
+    image: &str,
+    lease: &Lease,
+    volume: &str,
+    owner: &str,
+) -> ContainerCreateBody {
+    let labels = [(INSTANCE, &*lease.instance.0), (NODE, &*config.node), (GIVES, volume)];
+    let mut mount = mount(MountType::VOLUME, volume.to_owned());
+    if let Some(options) = &mut mount.volume_options {
+        options.labels = Some([(OWNER.to_owned(), owner.to_owned())].into());
+    }
+    ContainerCreateBody {
         image: Some(image.to_owned()),
+        labels: Some(labels.map(|(label, value)| (label.to_owned(), value.to_owned())).into()),
         user: Some("0:0".into()),
         entrypoint: Some(["chown", owner, WORKSPACE].map(str::to_owned).to_vec()),
         cmd: Some(Vec::new()),
@@ -70,16 +100,5 @@ async fn give(docker: &Docker, image: &str, volume: &str, owner: &str) -> Result
             ..HostConfig::default()
         }),
         ..ContainerCreateBody::default()
-    };
-    let id = docker.create_container(None::<CreateContainerOptions>, body).await?.id;
-    let ran = async {
-        docker.start_container(&id, None::<StartContainerOptions>).await?;
-        let mut waiting = std::pin::pin!(docker.wait_container(&id, None::<WaitContainerOptions>));
-        waiting.next().await.transpose()?;
-        docker.inspect_container(&id, None::<InspectContainerOptions>).await.map(|_| ())
-    };
-    let ran = ran.await;
-    let options = RemoveContainerOptionsBuilder::new().force(true).build();
-    docker.remove_container(&id, Some(options)).await?;
-    ran
+    }
 }

@@ -1,7 +1,6 @@
 //! An Android device against the contract: Google's adb server, and an adbd of our own behind it.
 #![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
 
-mod device;
 mod screen;
 
 use std::sync::{Arc, Mutex};
@@ -9,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use hands::android::Android;
 use hands::{Hand, InstanceId, Lease};
+use tests::device::Bench;
 
-use self::device::Bench;
 use super::rig::{Rig, Samples, lease};
 use crate::hand::marked::{keepers_of, marked};
 
@@ -25,7 +24,7 @@ pub(crate) struct AndroidRig {
 #[async_trait]
 impl Rig for AndroidRig {
     async fn new() -> Self {
-        let bench = Bench::start().await;
+        let bench = Bench::start().await.unwrap();
         let hand = Arc::new(Android::new(bench.config()));
         Self { hands: Mutex::new(vec![hand]), bench }
     }
@@ -61,7 +60,7 @@ impl Rig for AndroidRig {
     }
 
     async fn mend(&self) {
-        self.bench.plug_in();
+        self.bench.plug_in().unwrap();
     }
 
     async fn finish(self) {

@@ -1,7 +1,7 @@
 //! What goes wrong around containers: each is one clear sentence with what to do, and the next call works again.
 #![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
 
-use hands::container::{Container, ContainerConfig, Image, ShellName, inspect};
+use hands::container::{Container, ContainerConfig, Image, ShellName, Workspace, inspect};
 use hands::sandbox::State;
 use hands::{Ending, Hand, HandError};
 use tests::dockerd::busybox;
@@ -186,5 +186,38 @@ async fn a_missing_image_is_pulled_once_and_says_how_far_it_is() {
         assert_eq!(run(&hand, &handle, &rig.samples().ok.0).await.0, Ending::Ok);
     }
     hand.shutdown().await;
+    rig.finish().await;
+}
+
+/// A volume is its owner's before anybody works in it, though whoever made it was killed on the way.
+#[tokio::test]
+async fn a_volume_that_was_not_given_away_yet_is_before_it_is_used_and_when_it_is_reaped() {
+    let rig = ContainerRig::with(|config| config.workspace = Workspace::Volume).await;
+    let (hand, lease) = (rig.hand(), rig.lease("one"));
+    let handle = hand.provision(&lease).await.unwrap();
+    hand.release(handle).await.unwrap();
+    let volume = rig.daemon.docker(&["volume", "ls", "--quiet"]).trim().to_owned();
+    let image = rig.daemon.docker(&["images", "--quiet", "manyhands-rootfs"]).trim().to_owned();
+    // What `kill -9` leaves of its making.
+    let left = || {
+        rig.daemon.docker(&["volume", "rm", &volume]);
+        let instance = format!("--label=manyhands.instance={}", lease.instance);
+        let (gives, mount) =
+            (format!("--label=manyhands.gives={volume}"), format!("--volume={volume}:/workspace:nocopy"));
+        let name = format!("--name={volume}-giver");
+        let made = ["create", &instance, &gives, &mount, &name, "--user=0:0", "--entrypoint=chown", &image];
+        let made = rig.daemon.docker(&[&made[..], &["1000:1000", "/workspace"]].concat());
+        assert_eq!(made.trim().len(), 64, "{made}");
+    };
+    left();
+    let handle = hand.provision(&lease).await.unwrap();
+    assert_eq!(bash(&*hand, &handle, "echo kept > file; cat file").await.1, "kept\n");
+    hand.release(handle).await.unwrap();
+    left();
+    hand.reap(std::slice::from_ref(&lease.instance)).await.unwrap();
+    is_gone(&rig, &lease.instance).await;
+    assert_eq!(rig.daemon.docker(&["volume", "ls", "--quiet"]).trim(), volume);
+    let handle = hand.provision(&lease).await.unwrap();
+    assert_eq!(bash(&*hand, &handle, "echo kept > file; cat file").await.1, "kept\n");
     rig.finish().await;
 }

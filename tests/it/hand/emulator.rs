@@ -1,7 +1,6 @@
 //! The emulator: a Game Boy with a game of our own.
 #![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
 
-pub(crate) mod game;
 mod rig;
 
 use std::path::{Path, PathBuf};
@@ -14,6 +13,7 @@ use hands::{CallContext, Checkpoints, Content, Ending, Hand, HandError, Handle, 
 use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tests::game;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio_util::sync::CancellationToken;
 

@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
 
 mod calls;
-mod server;
+mod connections;
 mod trust;
 
 use std::sync::{Arc, Mutex};
@@ -11,23 +11,23 @@ use async_trait::async_trait;
 use hands::ssh::Ssh;
 use hands::{Hand, InstanceId, Lease};
 
-use self::server::Server;
 use super::rig::{Rig, Samples, lease, soon};
 use crate::hand::marked::{keepers_of, marked};
+use tests::sshd::Sshd;
 
 contract!(every, SshRig);
 contract!(posix, SshRig);
 
 pub(crate) struct SshRig {
     hands: Mutex<Vec<Arc<Ssh>>>,
-    server: Server,
+    server: Sshd,
 }
 
 #[async_trait]
 impl Rig for SshRig {
     async fn new() -> Self {
-        let server = Server::start().await;
-        let hand = Arc::new(Ssh::new(server.config()));
+        let server = Sshd::start().await.unwrap();
+        let hand = Arc::new(Ssh::new(server.config().unwrap()));
         Self { hands: Mutex::new(vec![hand]), server }
     }
 
@@ -36,7 +36,7 @@ impl Rig for SshRig {
     }
 
     async fn second(&self) -> Arc<dyn Hand> {
-        let hand = Arc::new(Ssh::new(self.server.config()));
+        let hand = Arc::new(Ssh::new(self.server.config().unwrap()));
         self.hands.lock().unwrap().push(Arc::clone(&hand));
         hand
     }
@@ -59,12 +59,12 @@ impl Rig for SshRig {
 
     /// The two processes of the connection, not what runs behind them.
     async fn kill(&self, instance: &InstanceId) {
-        let connections = server::connections_of(instance);
+        let connections = connections::connections_of(instance);
         assert!(!connections.is_empty());
         for pid in &connections {
             let _ = rustix::process::kill_process(*pid, rustix::process::Signal::KILL);
         }
-        soon(|| connections.iter().all(|pid| !server::is_running(*pid))).await;
+        soon(|| connections.iter().all(|pid| !connections::is_running(*pid))).await;
     }
 
     async fn finish(self) {

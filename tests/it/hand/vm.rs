@@ -1,8 +1,6 @@
 //! The virtual machine: QEMU with a guest made on the spot, against the contract.
 #![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
 
-mod guest;
-
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -15,6 +13,7 @@ use hands::{Ending, Hand, HandError, InstanceId, Lease};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tempfile::TempDir;
+use tests::guest::guest;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use super::rig::{Rig, Samples, bash, call, lease, run, soon};
@@ -29,7 +28,7 @@ fn program() -> PathBuf {
 
 /// Emulated: the same on every machine.
 fn config() -> VmConfig {
-    let guest = guest::guest();
+    let guest = guest().unwrap();
     VmConfig { accel: Accel::Tcg, ..VmConfig::new(program(), guest.kernel, guest.initrd, guest.cache) }
 }
 
@@ -117,7 +116,7 @@ impl Drop for VmRig {
 #[tokio::test]
 async fn a_killed_gateway_takes_its_machines_with_it() {
     let rig = VmRig::new().await;
-    let (lease, guest) = (rig.lease("held"), guest::guest());
+    let (lease, guest) = (rig.lease("held"), guest().unwrap());
     let mut gateway = tokio::process::Command::new(program())
         .args(["hold", "vm", &lease.instance.0])
         .args([&lease.work, &guest.kernel, &guest.initrd, &guest.cache])
@@ -231,7 +230,7 @@ exec qemu-system-x86_64 "$@" $silent
 async fn an_image_is_a_system_of_its_own_that_no_instance_changes() {
     let rig = VmRig::new().await;
     let image = rig.folder.path().join("image.qcow2");
-    guest::image(&image, rig.folder.path());
+    tests::guest::image(&image, rig.folder.path()).unwrap();
     let before = std::fs::read(&image).unwrap();
     let hand = rig.make(VmConfig { image: Some(image.clone()), ..config() });
     let one = rig.lease("one");

@@ -8,13 +8,13 @@ use hands::android::{Android, AndroidConfig, Device, inspect};
 use hands::sandbox::State;
 use hands::{Content, Ending, Hand, HandError};
 use serde_json::json;
+use tests::device::Bench;
 
-use super::device::Bench;
 use crate::hand::rig::{call, context, lease, run};
 
 #[tokio::test]
 async fn the_screen_is_seen_and_touched() {
-    let bench = Bench::start().await;
+    let bench = Bench::start().await.unwrap();
     let hand = Android::new(bench.config());
     let handle = hand.provision(&lease(bench.folder.path(), "one")).await.unwrap();
     let shot = hand.execute(&handle, &call("screenshot", json!({})), context()).await.unwrap();
@@ -86,7 +86,7 @@ async fn refusal(config: AndroidConfig) -> String {
 
 #[tokio::test]
 async fn a_device_that_is_not_there_is_said_in_a_sentence() {
-    let bench = Bench::start().await;
+    let bench = Bench::start().await.unwrap();
     let config = bench.config();
     let findings = inspect(&config).await;
     assert!(

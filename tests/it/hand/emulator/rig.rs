@@ -8,8 +8,9 @@ use hands::emulator::{Emulator, EmulatorConfig};
 use hands::{Hand, InstanceId, Lease};
 use serde_json::json;
 use tempfile::TempDir;
+use tests::game;
 
-use super::{game, program};
+use super::program;
 use crate::hand::rig::{Rig, Samples, call, lease, soon};
 use crate::sandbox_kit::processes_of;
 

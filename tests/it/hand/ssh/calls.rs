@@ -8,16 +8,17 @@ use hands::ssh::{Ssh, SshConfig};
 use hands::{Ending, Hand, HandError};
 use rustix::process::{Signal, kill_process};
 use serde_json::json;
+use tests::sshd::Sshd;
 use tokio_util::sync::CancellationToken;
 
-use super::server::{Server, connections_of};
+use super::connections::connections_of;
 use crate::hand::marked::{keepers_of, marked};
 use crate::hand::rig::{bash, call, context, lease, meanwhile, run, soon};
 
 #[tokio::test]
 async fn exit_codes_and_signals_are_told_apart() {
-    let server = Server::start().await;
-    let hand = Ssh::new(server.config());
+    let server = Sshd::start().await.unwrap();
+    let hand = Ssh::new(server.config().unwrap());
     let handle = hand.provision(&lease(server.folder.path(), "one")).await.unwrap();
     for (command, says) in [
         ("exit 137", "[exit code 137]"),
@@ -34,8 +35,8 @@ async fn exit_codes_and_signals_are_told_apart() {
 
 #[tokio::test]
 async fn all_that_was_printed_before_the_end_is_there_even_with_a_noisy_background() {
-    let server = Server::start().await;
-    let hand = Ssh::new(server.config());
+    let server = Sshd::start().await.unwrap();
+    let hand = Ssh::new(server.config().unwrap());
     let handle = hand.provision(&lease(server.folder.path(), "one")).await.unwrap();
     let command = "(while :; do echo noise; echo beat >> beats; sleep 0.02; done) & seq 1 20000; echo last";
     for _ in 0..5 {
@@ -53,12 +54,12 @@ async fn all_that_was_printed_before_the_end_is_there_even_with_a_noisy_backgrou
 
 #[tokio::test]
 async fn a_login_that_prints_and_an_odd_shell_do_not_matter() {
-    let server = Server::start().await;
+    let server = Sshd::start().await.unwrap();
     let noise = "echo 'Welcome! * $(id) \"'; echo oops >&2; seq 1 500\n";
     for file in [".bashrc", ".profile", ".zshenv"] {
         fs::write(server.path("home").join(file), noise).unwrap();
     }
-    let hand = Ssh::new(server.config());
+    let hand = Ssh::new(server.config().unwrap());
     let handle = hand.provision(&lease(server.folder.path(), "one")).await.unwrap();
     let write = call("write", json!({"path": "/workspace/a/file", "content": "words\n"}));
     assert_eq!(run(&hand, &handle, &write).await.0, Ending::Ok);
@@ -71,22 +72,22 @@ async fn a_login_that_prints_and_an_odd_shell_do_not_matter() {
 
 #[tokio::test]
 async fn each_session_has_its_own_folder_unless_one_is_named() {
-    let server = Server::start().await;
-    let hand = Ssh::new(server.config());
+    let server = Sshd::start().await.unwrap();
+    let hand = Ssh::new(server.config().unwrap());
     let (one, other) = (lease(server.folder.path(), "one"), lease(server.folder.path(), "other"));
     let (one, other) = (hand.provision(&one).await.unwrap(), hand.provision(&other).await.unwrap());
     let (_, folder) = bash(&hand, &one, "echo x > mine; pwd").await;
     assert!(folder.starts_with(&format!("{}/.manyhands/one-", server.path("home").display())), "{folder}");
     assert_eq!(bash(&hand, &other, "ls | wc -l").await.1.trim(), "0");
     hand.shutdown().await;
-    let shared = Ssh::new(SshConfig { workspace: Some("~/pro ject's".into()), ..server.config() });
+    let shared = Ssh::new(SshConfig { workspace: Some("~/pro ject's".into()), ..server.config().unwrap() });
     for name in ["one", "other"] {
         let handle = shared.provision(&lease(server.folder.path(), name)).await.unwrap();
         let (_, seen) = bash(&shared, &handle, &format!("touch {name}; pwd; ls")).await;
         assert!(seen.contains("/home/pro ject's\n") && seen.contains("one"), "{seen}");
     }
     shared.shutdown().await;
-    let nowhere = Ssh::new(SshConfig { workspace: Some("/proc/none".into()), ..server.config() });
+    let nowhere = Ssh::new(SshConfig { workspace: Some("/proc/none".into()), ..server.config().unwrap() });
     let error = nowhere.provision(&lease(server.folder.path(), "one")).await.unwrap_err();
     assert!(error.to_string().contains("/proc/none can't be made"), "{error}");
     nowhere.shutdown().await;
@@ -94,8 +95,8 @@ async fn each_session_has_its_own_folder_unless_one_is_named() {
 
 #[tokio::test]
 async fn a_call_outlives_a_host_that_is_busy_but_not_one_that_is_silent() {
-    let server = Server::start().await;
-    let hand = Ssh::new(SshConfig { keepalive: Duration::from_millis(300), ..server.config() });
+    let server = Sshd::start().await.unwrap();
+    let hand = Ssh::new(SshConfig { keepalive: Duration::from_millis(300), ..server.config().unwrap() });
     let lease = lease(server.folder.path(), "silent");
     let handle = hand.provision(&lease).await.unwrap();
     let (_, text) = bash(&hand, &handle, "sleep 3; echo done").await;
@@ -123,8 +124,8 @@ async fn a_call_outlives_a_host_that_is_busy_but_not_one_that_is_silent() {
 
 #[tokio::test]
 async fn what_a_cut_line_leaves_ends_by_itself() {
-    let server = Server::start().await;
-    let hand = Arc::new(Ssh::new(server.config()));
+    let server = Sshd::start().await.unwrap();
+    let hand = Arc::new(Ssh::new(server.config().unwrap()));
     let lease = lease(server.folder.path(), "cut");
     let handle = hand.provision(&lease).await.unwrap();
     bash(&*hand, &handle, "setsid sh -c 'while :; do sleep 0.1; done' < /dev/null > /dev/null 2>&1 &").await;
@@ -160,8 +161,8 @@ async fn what_a_cut_line_leaves_ends_by_itself() {
 
 #[tokio::test]
 async fn any_command_and_any_input_arrive_as_they_are() {
-    let server = Server::start().await;
-    let hand = Ssh::new(server.config());
+    let server = Sshd::start().await.unwrap();
+    let hand = Ssh::new(server.config().unwrap());
     let handle = hand.provision(&lease(server.folder.path(), "one")).await.unwrap();
     let odd = r#"a'b"c\d\\e\n$f`g` %s %b !h ~ * ü 二 🦀	tab"#;
     let command = format!("cat <<'END'\n{odd}\n\\\nEND\n");
@@ -180,8 +181,8 @@ async fn any_command_and_any_input_arrive_as_they_are() {
 
 #[tokio::test]
 async fn a_copy_that_nobody_takes_holds_up_no_call() {
-    let server = Server::start().await;
-    let hand = Ssh::new(server.config());
+    let server = Sshd::start().await.unwrap();
+    let hand = Ssh::new(server.config().unwrap());
     let handle = hand.provision(&lease(server.folder.path(), "one")).await.unwrap();
     bash(&hand, &handle, "head -c 30000000 /dev/zero > big").await;
     let (mut writer, reader) = tokio::io::duplex(1024);
@@ -200,8 +201,8 @@ async fn a_copy_that_nobody_takes_holds_up_no_call() {
 
 #[tokio::test]
 async fn a_host_that_allows_few_sessions_says_so() {
-    let server = Server::start_with("MaxSessions 2").await;
-    let hand = Ssh::new(server.config());
+    let server = Sshd::start_with("MaxSessions 2").await.unwrap();
+    let hand = Ssh::new(server.config().unwrap());
     let handle = hand.provision(&lease(server.folder.path(), "one")).await.unwrap();
     let endless = call("bash", json!({"command": "echo running; sleep 1000"}));
     let ended = meanwhile(&hand, &handle, &(endless, "running"), async |cancel| {
@@ -221,10 +222,10 @@ fn a_gateway_that_is_gone_takes_its_instances_with_it() {
     let runtime =
         || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (mine, gateway) = (runtime(), runtime());
-    let server = mine.block_on(Server::start());
+    let server = mine.block_on(Sshd::start()).unwrap();
     let lease = lease(server.folder.path(), "gone");
     gateway.block_on(async {
-        let hand = Ssh::new(server.config());
+        let hand = Ssh::new(server.config().unwrap());
         let handle = hand.provision(&lease).await.unwrap();
         bash(&hand, &handle, "setsid sleep 1000 < /dev/null > /dev/null 2>&1 &").await;
         // Nothing of it is told to end.
@@ -234,14 +235,14 @@ fn a_gateway_that_is_gone_takes_its_instances_with_it() {
     gateway.shutdown_background();
     mine.block_on(async {
         soon(|| marked(&lease.instance).is_empty()).await;
-        Ssh::new(server.config()).reap(&[lease.instance]).await.unwrap();
+        Ssh::new(server.config().unwrap()).reap(&[lease.instance]).await.unwrap();
     });
 }
 
 #[tokio::test]
 async fn calls_that_are_given_up_at_any_moment_leave_no_session_open_and_no_process() {
-    let server = Server::start().await;
-    let hand = Ssh::new(server.config());
+    let server = Sshd::start().await.unwrap();
+    let hand = Ssh::new(server.config().unwrap());
     let lease = lease(server.folder.path(), "one");
     let handle = hand.provision(&lease).await.unwrap();
     let endless = call("bash", json!({"command": "sleep 1000"}));

@@ -12,12 +12,13 @@ use hands::ssh::{Auth, HostKey, Ssh, SshConfig, host_key, inspect};
 use hands::upstream::Given;
 use hands::{Ending, Hand, HandError};
 use secrecy::SecretString;
+use tests::sshd::{Sshd, make_key};
 
-use super::server::{Server, is_closed, make_key};
+use super::connections::is_closed;
 use crate::hand::rig::{bash, lease, soon};
 
 /// A hand that works: it says who it is.
-async fn works(server: &Server, config: SshConfig) {
+async fn works(server: &Sshd, config: SshConfig) {
     let hand = Ssh::new(config);
     let handle = hand.provision(&lease(server.folder.path(), "trust")).await.unwrap();
     assert_eq!(bash(&hand, &handle, "echo in").await, (Ending::Ok, "in\n".into()));
@@ -25,7 +26,7 @@ async fn works(server: &Server, config: SshConfig) {
 }
 
 /// What is said of a hand that can't be provisioned, and that doctor says so beforehand.
-async fn refusal(server: &Server, config: SshConfig) -> String {
+async fn refusal(server: &Sshd, config: SshConfig) -> String {
     let hand = Ssh::new(config.clone());
     let error = hand.provision(&lease(server.folder.path(), "trust")).await.unwrap_err();
     hand.shutdown().await;
@@ -42,8 +43,8 @@ async fn refusal(server: &Server, config: SshConfig) -> String {
 
 #[tokio::test]
 async fn a_host_is_trusted_by_a_known_hosts_file_a_hash_in_it_or_an_accepted_key() {
-    let server = Server::start().await;
-    let (config, known) = (server.config(), server.path("known_hosts"));
+    let server = Sshd::start().await.unwrap();
+    let (config, known) = (server.config().unwrap(), server.path("known_hosts"));
     let key = fs::read_to_string(server.path("host.pub")).unwrap();
     let (port, pinned) = (server.port, HostKey::KnownHosts(known.clone()));
     let by_file = SshConfig { host_key: pinned, ..config.clone() };
@@ -68,15 +69,15 @@ async fn a_host_is_trusted_by_a_known_hosts_file_a_hash_in_it_or_an_accepted_key
 
 #[tokio::test]
 async fn a_changed_host_key_is_refused() {
-    let mut server = Server::start().await;
-    let config = server.config();
+    let mut server = Sshd::start().await.unwrap();
+    let config = server.config().unwrap();
     let before = host_key(&config).await.unwrap().fingerprint;
     works(&server, config.clone()).await;
     server.stop();
     is_closed(server.port).await;
     fs::remove_file(server.path("host")).unwrap();
-    make_key(&server.path("host"), "ed25519", "");
-    server.serve().await;
+    make_key(&server.path("host"), "ed25519", "").unwrap();
+    server.serve().await.unwrap();
     let config = SshConfig { port: server.port, ..config };
     let after = host_key(&config).await.unwrap().fingerprint;
     let said = refusal(&server, config.clone()).await;
@@ -85,8 +86,8 @@ async fn a_changed_host_key_is_refused() {
     server.stop();
     is_closed(server.port).await;
     fs::remove_file(server.path("host")).unwrap();
-    make_key(&server.path("host"), "ecdsa", "");
-    server.serve().await;
+    make_key(&server.path("host"), "ecdsa", "").unwrap();
+    server.serve().await.unwrap();
     let said = refusal(&server, SshConfig { port: server.port, ..config }).await;
     assert!(said.contains("changed") && said.contains("another kind"), "{said}");
     let tried = fs::read_to_string(server.path("log")).unwrap();
@@ -95,8 +96,8 @@ async fn a_changed_host_key_is_refused() {
 
 #[tokio::test]
 async fn a_key_file_must_be_ours_alone_and_open() {
-    let server = Server::start().await;
-    let config = server.config();
+    let server = Sshd::start().await.unwrap();
+    let config = server.config().unwrap();
     let with = |file: &Path, passphrase| {
         let auth = Auth::Key { file: file.to_owned(), passphrase };
         SshConfig { auth, ..config.clone() }
@@ -107,7 +108,7 @@ async fn a_key_file_must_be_ours_alone_and_open() {
     fs::set_permissions(&user, fs::Permissions::from_mode(0o644)).unwrap();
     assert!(refusal(&server, with(&user, None)).await.contains("chmod 600"));
     let other = server.path("other");
-    make_key(&other, "ecdsa", "open sesame");
+    make_key(&other, "ecdsa", "open sesame").unwrap();
     assert!(refusal(&server, with(&other, None)).await.contains("encrypted"));
     let wrong = Given::new(|| Ok(SecretString::from("wrong")));
     assert!(refusal(&server, with(&other, Some(wrong))).await.contains("does not open"));
@@ -118,7 +119,7 @@ async fn a_key_file_must_be_ours_alone_and_open() {
     fs::write(server.path("authorized"), authorized).unwrap();
     works(&server, with(&other, right())).await;
     let rsa = server.path("rsa");
-    make_key(&rsa, "rsa", "");
+    make_key(&rsa, "rsa", "").unwrap();
     assert!(refusal(&server, with(&rsa, None)).await.contains("RSA"));
 }
 
@@ -134,9 +135,9 @@ impl Drop for Agent {
 
 #[tokio::test]
 async fn an_agent_proves_who_we_are() {
-    let server = Server::start().await;
+    let server = Sshd::start().await.unwrap();
     let socket = server.path("agent");
-    let config = SshConfig { auth: Auth::Agent(socket.clone()), ..server.config() };
+    let config = SshConfig { auth: Auth::Agent(socket.clone()), ..server.config().unwrap() };
     assert!(refusal(&server, config.clone()).await.contains("ssh-agent"));
     let agent =
         Command::new("ssh-agent").args(["-D", "-a"]).arg(&socket).stdout(Stdio::null()).spawn().unwrap();
@@ -150,7 +151,7 @@ async fn an_agent_proves_who_we_are() {
             Command::new("ssh-add").arg("-q").arg(server.path(name)).env("SSH_AUTH_SOCK", &socket).status();
         assert!(added.unwrap().success());
     };
-    make_key(&server.path("rsa"), "rsa", "");
+    make_key(&server.path("rsa"), "rsa", "").unwrap();
     add("rsa");
     let error = hand.provision(&lease(server.folder.path(), "trust")).await.unwrap_err().to_string();
     assert!(error.contains("does not let"), "{error}");
@@ -162,14 +163,14 @@ async fn an_agent_proves_who_we_are() {
 
 #[tokio::test]
 async fn a_host_that_is_not_there_is_said_in_a_sentence() {
-    let mut server = Server::start().await;
-    let hand = Ssh::new(server.config());
+    let mut server = Sshd::start().await.unwrap();
+    let hand = Ssh::new(server.config().unwrap());
     let handle = hand.provision(&lease(server.folder.path(), "gone")).await.unwrap();
     server.stop();
     is_closed(server.port).await;
     // What was connected before is.
     assert_eq!(bash(&hand, &handle, "echo in").await.1, "in\n");
-    let config = server.config();
+    let config = server.config().unwrap();
     let error = Ssh::new(config.clone()).provision(&lease(server.folder.path(), "none")).await.unwrap_err();
     assert!(error.to_string().contains("nothing listens there"), "{error}");
     hand.shutdown().await;

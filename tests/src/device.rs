@@ -6,9 +6,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use anyhow::{Context as _, Result, bail};
 use hands::android::{AndroidConfig, Device};
 use tempfile::TempDir;
 
@@ -38,8 +39,10 @@ const SCREEN: [u8; 67] = [
     0x82,
 ];
 
-pub(super) struct Bench {
-    pub(super) folder: TempDir,
+/// A device behind a server of its own. Dropping it ends both.
+pub struct Bench {
+    /// The server's home, with the device's in it.
+    pub folder: TempDir,
     server: Child,
     server_port: u16,
     peer: Mutex<Option<Child>>,
@@ -56,52 +59,55 @@ impl Drop for Bench {
 
 impl Bench {
     /// A device, and a server that does not know it yet.
-    pub(super) async fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+    pub async fn start() -> Result<Self> {
+        let folder = tempfile::tempdir()?;
         let home = folder.path().join("device");
-        fs::create_dir_all(home.join("bin")).unwrap();
-        fs::write(home.join("screen.png"), SCREEN).unwrap();
+        fs::create_dir_all(home.join("bin"))?;
+        fs::write(home.join("screen.png"), SCREEN)?;
         for (name, script) in PROGRAMS {
             let file = home.join("bin").join(name);
-            fs::write(&file, format!("#!/bin/sh\necho \"{name} $*\" >> \"$HOME/log\"\n{script}\n")).unwrap();
-            fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+            fs::write(&file, format!("#!/bin/sh\necho \"{name} $*\" >> \"$HOME/log\"\n{script}\n"))?;
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o755))?;
         }
-        let (server, server_port) = serve(folder.path()).await;
+        let (server, server_port) = serve(folder.path()).await?;
         let bench = Self { folder, server, server_port, peer: Mutex::new(None), peer_port: Mutex::new(0) };
-        bench.plug_in();
-        bench
+        bench.plug_in()?;
+        Ok(bench)
     }
 
     /// Starts the device, on the port that it had before if it had one.
-    pub(super) fn plug_in(&self) {
-        let port = *self.peer_port.lock().unwrap();
+    pub fn plug_in(&self) -> Result<()> {
+        let mut port = self.peer_port.lock().unwrap_or_else(PoisonError::into_inner);
         let mut peer = Command::new(program())
             .arg(self.home())
             .arg(port.to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .spawn()?;
         let mut line = String::new();
-        BufReader::new(peer.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        *self.peer_port.lock().unwrap() = line.trim().parse().unwrap();
-        *self.peer.lock().unwrap() = Some(peer);
+        let said = peer.stdout.take().context("it has an output")?;
+        BufReader::new(said).read_line(&mut line)?;
+        *port = line.trim().parse()?;
+        *self.peer.lock().unwrap_or_else(PoisonError::into_inner) = Some(peer);
+        Ok(())
     }
 
     /// Kills the device's adbd. What it had started may live on.
-    pub(super) fn unplug(&self) {
-        if let Some(mut peer) = self.peer.lock().unwrap().take() {
+    pub fn unplug(&self) {
+        if let Some(mut peer) = self.peer.lock().unwrap_or_else(PoisonError::into_inner).take() {
             let _ = peer.kill();
             let _ = peer.wait();
         }
     }
 
-    pub(super) fn home(&self) -> PathBuf {
+    /// The device's file system.
+    pub fn home(&self) -> PathBuf {
         self.folder.path().join("device")
     }
 
-    pub(super) fn config(&self) -> AndroidConfig {
-        let port = *self.peer_port.lock().unwrap();
+    /// How to reach it.
+    pub fn config(&self) -> AndroidConfig {
+        let port = *self.peer_port.lock().unwrap_or_else(PoisonError::into_inner);
         AndroidConfig {
             server: SocketAddr::from(([127, 0, 0, 1], self.server_port)),
             folder: format!("{}/data/local/tmp/manyhands", self.home().display()),
@@ -112,15 +118,15 @@ impl Bench {
 
 /// The device's program: beside a copy of the tests, or where Cargo built it.
 fn program() -> PathBuf {
-    let beside = std::env::current_exe().unwrap().with_file_name("adbd-peer");
-    if beside.exists() { beside } else { PathBuf::from(env!("CARGO_BIN_EXE_adbd-peer")) }
+    let beside = std::env::current_exe().unwrap_or_default().with_file_name("adbd-peer");
+    if beside.exists() { beside } else { crate::gateway::binary().with_file_name("adbd-peer") }
 }
 
 /// An adb server with a port and a home of its own, that looks for no other devices.
-async fn serve(home: &Path) -> (Child, u16) {
+async fn serve(home: &Path) -> Result<(Child, u16)> {
     for _ in 0..10 {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let log = fs::File::create(home.join("adb.log")).unwrap();
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let log = fs::File::create(home.join("adb.log"))?;
         let mut server = Command::new("adb")
             .args(["-P", &port.to_string(), "nodaemon", "server"])
             .env("HOME", home)
@@ -128,15 +134,15 @@ async fn serve(home: &Path) -> (Child, u16) {
             .env("ADB_MDNS", "0")
             .env("ANDROID_ADB_SERVER_PORT", port.to_string())
             .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
+            .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()
-            .expect("adb is installed; `.ci/need test` does it");
+            .context("adb is not installed; `.ci/need test` does it")?;
         for _ in 0..3000 {
-            if TcpStream::connect(("127.0.0.1", port)).is_ok() && server.try_wait().unwrap().is_none() {
-                return (server, port);
+            if TcpStream::connect(("127.0.0.1", port)).is_ok() && server.try_wait()?.is_none() {
+                return Ok((server, port));
             }
-            if server.try_wait().unwrap().is_some() {
+            if server.try_wait()?.is_some() {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -144,5 +150,5 @@ async fn serve(home: &Path) -> (Child, u16) {
         let _ = server.kill();
         let _ = server.wait();
     }
-    panic!("adb does not start: {}", fs::read_to_string(home.join("adb.log")).unwrap_or_default());
+    bail!("adb does not start: {}", fs::read_to_string(home.join("adb.log")).unwrap_or_default());
 }

@@ -1,16 +1,20 @@
 //! A guest made on the spot: the kernel of a Debian package, which is not installed, and a file system of busybox.
-#![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use anyhow::{Context as _, Result, ensure};
+
 /// What machines boot.
-pub(super) struct Guest {
-    pub(super) kernel: PathBuf,
-    pub(super) initrd: PathBuf,
+#[derive(Clone, Debug)]
+pub struct Guest {
+    /// The kernel.
+    pub kernel: PathBuf,
+    /// The initial file system.
+    pub initrd: PathBuf,
     /// Where machines that have booted are kept, for all tests.
-    pub(super) cache: PathBuf,
+    pub cache: PathBuf,
 }
 
 /// Fetches the kernel and packs the rest, into `$1`.
@@ -43,17 +47,19 @@ mv initrd kernel ..
 "#;
 
 /// The guest. Made once, where Cargo keeps what tests make.
-pub(super) fn guest() -> Guest {
+pub fn guest() -> Result<Guest> {
+    let binary = crate::gateway::binary();
+    let target = binary.parent().and_then(Path::parent).context("the binary is in a target folder")?;
     // Another recipe makes another guest.
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("guest-{}", MAKE.len()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let lock = File::create(folder.join("lock")).unwrap();
-    lock.lock().unwrap();
+    let folder = target.join("tmp").join(format!("guest-{}", MAKE.len()));
+    std::fs::create_dir_all(&folder)?;
+    let lock = File::create(folder.join("lock"))?;
+    lock.lock()?;
     if !folder.join("kernel").exists() {
-        let made = Command::new("sh").args(["-c", MAKE, "sh"]).arg(&folder).output().unwrap();
-        assert!(made.status.success(), "no guest can be made: {}", String::from_utf8_lossy(&made.stderr));
+        let made = Command::new("sh").args(["-c", MAKE, "sh"]).arg(&folder).output()?;
+        ensure!(made.status.success(), "no guest can be made: {}", String::from_utf8_lossy(&made.stderr));
     }
-    Guest { kernel: folder.join("kernel"), initrd: folder.join("initrd"), cache: folder.join("cache") }
+    Ok(Guest { kernel: folder.join("kernel"), initrd: folder.join("initrd"), cache: folder.join("cache") })
 }
 
 /// Makes a disk image at `$1` of a system of busybox, in the folder `$2`.
@@ -72,7 +78,8 @@ rm -rf system raw
 "#;
 
 /// A disk image with another system, which says `the image` in `/etc/whose`.
-pub(super) fn image(image: &Path, folder: &Path) {
-    let made = Command::new("sh").args(["-c", IMAGE, "sh"]).arg(image).arg(folder).output().unwrap();
-    assert!(made.status.success(), "no image can be made: {}", String::from_utf8_lossy(&made.stderr));
+pub fn image(image: &Path, folder: &Path) -> Result<()> {
+    let made = Command::new("sh").args(["-c", IMAGE, "sh"]).arg(image).arg(folder).output()?;
+    ensure!(made.status.success(), "no image can be made: {}", String::from_utf8_lossy(&made.stderr));
+    Ok(())
 }
