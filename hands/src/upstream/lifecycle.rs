@@ -238,11 +238,17 @@ async fn initialize(connection: &Arc<Connection>, silent: Option<Box<Exchange>>)
             match first {
                 // Refused by a stateless server, perhaps, whose answer is on its way.
                 Ok(Err(error)) => match tokio::time::timeout(LATE_MAX, late(&mut silent)).await {
-                    Ok(Some(agreed)) => return Ok(connection.agree(agreed)),
+                    Ok(Some(agreed)) => {
+                        connection.agree(agreed);
+                        return Ok(());
+                    }
                     _ => Err(error),
                 },
                 Ok(answer) => answer,
-                Err(agreed) => return Ok(connection.agree(agreed)),
+                Err(agreed) => {
+                    connection.agree(agreed);
+                    return Ok(());
+                }
             }
         }
     };
