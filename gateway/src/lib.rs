@@ -8,6 +8,7 @@ pub mod config;
 pub mod database;
 pub mod error;
 pub mod hand;
+pub mod harness;
 pub mod leases;
 pub mod mcp;
 pub mod registry;
