@@ -1,6 +1,7 @@
 //! Manyhands: many brains, many hands, one log. `ARCHITECTURE.md` is the map.
 
 pub mod access;
+pub mod brain;
 pub mod calls;
 pub mod cli;
 pub mod clock;

@@ -6,15 +6,29 @@
 //! What one provider alone understands (signatures of thoughts, encrypted reasoning) is [`Opaque`]: it is kept, given
 //! back to the same provider, and shown to nobody.
 
+mod anthropic;
+mod draft;
 mod error;
+mod openai;
+mod provider;
+pub mod scripted;
 mod transcript;
+mod turns;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use self::anthropic::Anthropic;
+use self::openai::OpenAi;
+use self::scripted::Scripted;
+use crate::brain::{BadBrain, BrainSetting, Reach};
+use crate::hand::Variables;
+
+pub use crate::brain::ThinkingSetting;
 pub use error::{Again, ModelError};
 pub use transcript::{
     Block, Breakpoint, Image, Message, Opaque, Role, Seen, Thinking, ToolInput, ToolResult, ToolUse,
@@ -27,6 +41,29 @@ pub trait Model: Send + Sync + 'static {
     /// The next thought. `out` is told of it piece by piece as it comes; only what is returned counts, since a stream may
     /// break off after pieces of it were told. May be dropped at any await: nothing of it stays.
     async fn think(&self, request: &Request<'_>, out: &mut dyn Emit) -> Result<Thought, ModelError>;
+}
+
+/// Why there is no model for what is set.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoModel {
+    /// The settings make no sense.
+    #[error(transparent)]
+    Setting(#[from] BadBrain),
+    /// The provider can't be reached from here, whatever it is asked.
+    #[error("the model can't be reached: {0}")]
+    Reach(String),
+}
+
+/// The model that is set up so. Touches nothing: keys are read, by `variables` where they stand in the environment, with
+/// each request.
+pub fn of(setting: &BrainSetting, variables: Variables) -> Result<Arc<dyn Model>, NoModel> {
+    Ok(match setting.resolve()?.reach {
+        Reach::Anthropic(endpoint) => Arc::new(Anthropic::new(&endpoint, variables).map_err(NoModel::Reach)?),
+        Reach::OpenAi(endpoint, api) => {
+            Arc::new(OpenAi::new(&endpoint, api, variables).map_err(NoModel::Reach)?)
+        }
+        Reach::Scripted(first_token, token) => Arc::new(Scripted { first_token, token }),
+    })
 }
 
 /// What a model is asked.
@@ -62,28 +99,12 @@ pub struct Settings {
     pub thinking: ThinkingSetting,
 }
 
-/// Whether and how long a model thinks before it speaks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ThinkingSetting {
-    /// Not at all, or as the model does when nothing is said of it.
-    #[default]
-    Off,
-    /// As long as it thinks fit.
-    Effort(Effort),
-    /// At most this many tokens.
-    Budget(u32),
-}
-
-/// How much trouble a model takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Effort {
-    /// Little: fast and cheap.
-    Low,
-    /// Some.
-    Medium,
-    /// Much.
-    High,
+impl Settings {
+    /// As they are set.
+    pub fn of(setting: &BrainSetting) -> Result<Self, BadBrain> {
+        let brain = setting.resolve()?;
+        Ok(Self { model: brain.model, max_output_tokens: brain.max_tokens, thinking: brain.thinking })
+    }
 }
 
 /// Takes a thought piece by piece. Must not block: what is too much is dropped.

@@ -49,11 +49,9 @@ pub enum ModelError {
         /// Its status and words.
         why: String,
     },
-    /// The provider does not know such a model.
-    #[error("the provider has no model {model}{}", because(.why))]
-    NoModel {
-        /// The name that it was asked for.
-        model: String,
+    /// The provider knows no such model, or has no such API at this URL.
+    #[error("the provider has no such model, or base_url is wrong{}", because(.why))]
+    NotFound {
         /// Its status and words.
         why: String,
     },
@@ -116,7 +114,7 @@ impl ModelError {
             | Self::Nonsense { .. } => Again::Helps(None),
             Self::ContextTooLong { .. } => Again::Shorter,
             Self::Refused { .. }
-            | Self::NoModel { .. }
+            | Self::NotFound { .. }
             | Self::BadKey { .. }
             | Self::NoKey { .. }
             | Self::TooLarge { .. } => Again::Pointless,

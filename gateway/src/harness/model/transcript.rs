@@ -15,7 +15,7 @@ pub struct Transcript {
     pub messages: Vec<Message>,
 }
 
-/// One thing that was said.
+/// One thing that was said. A whole thought of a model is one message, however many blocks it has.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
     /// By whom.
