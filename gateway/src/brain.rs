@@ -9,6 +9,7 @@
 mod thinking;
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -164,6 +165,17 @@ pub struct Endpoint {
     pub key: Option<Source>,
     /// How long it may be silent.
     pub silence: Duration,
+}
+
+impl Endpoint {
+    /// Whether what is sent leaves this machine unencrypted.
+    pub fn is_open(&self) -> bool {
+        let uri: Option<Uri> = self.base_url.parse().ok();
+        let Some(uri) = uri.filter(|uri| uri.scheme_str() == Some("http")) else { return false };
+        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+        let loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+        !loopback
+    }
 }
 
 /// Whether a URL is that of the provider itself.

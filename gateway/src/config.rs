@@ -190,7 +190,7 @@ pub enum ConfigError {
         source: BadHand,
     },
     /// The brain can be read, and makes no sense.
-    #[error("[brain] of {from}: {source}")]
+    #[error("[brain] of {from}, or MANYHANDS_BRAIN_…: {source}")]
     Brain {
         /// The file's path. What is wrong may come from the environment, too.
         from: String,

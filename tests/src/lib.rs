@@ -4,4 +4,5 @@ pub mod dockerd;
 pub mod faulty;
 pub mod fixture;
 pub mod gateway;
+pub mod models;
 pub mod postgres;

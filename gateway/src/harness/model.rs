@@ -11,6 +11,7 @@ mod draft;
 mod error;
 mod openai;
 mod provider;
+mod schema;
 pub mod scripted;
 mod transcript;
 mod turns;

@@ -10,6 +10,7 @@ use http::{HeaderName, HeaderValue};
 use serde_json::{Map, Value, json};
 
 use super::provider::{KeyHeader, Provider};
+use super::schema::schema;
 use super::turns::{Said, Turn, turns};
 use super::{Block, Emit, Image, Model, ModelError, Request, Role, Seen, Thinking, ThinkingSetting, Thought};
 use crate::brain::Endpoint;
@@ -60,7 +61,7 @@ fn body(request: &Request<'_>) -> Value {
     });
     let mut tools: Vec<_> = tools
         .iter()
-        .map(|tool| json!({"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}))
+        .map(|tool| json!({"name": tool.name, "description": tool.description, "input_schema": schema(tool)}))
         .collect();
     if !transcript.system.trim().is_empty() {
         body["system"] = json!([cached(json!({"type": "text", "text": transcript.system}))]);
@@ -72,6 +73,8 @@ fn body(request: &Request<'_>) -> Value {
     }
     match settings.thinking {
         ThinkingSetting::Off => {}
+        // It goes on thinking with the next prompt.
+        ThinkingSetting::Budget(_) if goes_on_without_thinking(&body["messages"]) => {}
         ThinkingSetting::Budget(tokens) => {
             body["thinking"] = json!({"type": "enabled", "budget_tokens": tokens});
         }
@@ -81,6 +84,17 @@ fn body(request: &Request<'_>) -> Value {
         }
     }
     body
+}
+
+/// Whether the calls that were answered last were made without signed thinking: by another provider's model, or before
+/// thinking was set. The API then refuses to think in the middle of them.
+fn goes_on_without_thinking(messages: &Value) -> bool {
+    let messages = messages.as_array().map(Vec::as_slice).unwrap_or_default();
+    let Some(last) = messages.iter().rfind(|message| message["role"] == "assistant") else { return false };
+    let content = last["content"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let is = |block: &Value, kinds: &[&str]| kinds.iter().any(|kind| block["type"] == *kind);
+    content.iter().any(|block| is(block, &["tool_use"]))
+        && !content.first().is_some_and(|block| is(block, &["thinking", "redacted_thinking"]))
 }
 
 fn messages(turns: &[Turn<'_>]) -> Vec<Value> {

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 
 use super::draft::Draft;
-use super::provider::{KeyHeader, Provider};
+use super::provider::{KeyHeader, Provider, malformed};
 use super::{Emit, Image, Model, ModelError, Request, Seen, Thought, ToolResult};
 use crate::brain::{Api, Endpoint, Home};
 use crate::hand::Variables;
@@ -57,8 +57,7 @@ impl Model for OpenAi {
 
 /// An event of a stream.
 fn parse(data: &[u8]) -> Result<Value, ModelError> {
-    serde_json::from_slice(data)
-        .map_err(|error| ModelError::Nonsense { why: format!("an event is no JSON: {error}") })
+    serde_json::from_slice(data).map_err(|error| malformed(&error))
 }
 
 /// An image as both APIs take it.

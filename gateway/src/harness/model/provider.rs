@@ -16,18 +16,20 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming as Body;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::Value;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::ModelError;
 use crate::brain;
 use crate::hand::{Source, Variables};
 
-pub(super) use refusal::{Said, judged};
+use refusal::{Said, judged};
 
 /// Most bytes of one event of an answer: 16 MiB.
 const EVENT_MAX: usize = 16 << 20;
 /// Most bytes of an answer: 64 MiB.
 const ANSWER_MAX: usize = 64 << 20;
+/// How long an answer may go on.
+const ANSWER_TIME: Duration = Duration::from_hours(1);
 /// Most bytes of a refusal that are read, for its sentence.
 const REFUSAL_MAX: usize = 64 << 10;
 /// How long the body of a refusal may take.
@@ -113,7 +115,8 @@ impl Provider {
         let place = self.place();
         if kind.starts_with("text/event-stream") {
             let events = Events::new(response.into_body(), EVENT_MAX);
-            return Ok(Answer { body: Came::Events(events), silence: self.silence, key, place });
+            let (body, begun) = (Came::Events(events), Instant::now());
+            return Ok(Answer { body, begun, silence: self.silence, key, place });
         }
         if !kind.starts_with("application/json") {
             let why = format!("it came as {kind:?} and not as a stream of events");
@@ -128,8 +131,8 @@ impl Provider {
             }
             Ok(Err(error)) => Err(ModelError::BrokenOff { why: causes(&*error) }),
             Ok(Ok(body)) => {
-                let body = Came::Whole(Some(body.to_bytes()));
-                Ok(Answer { body, silence: self.silence, key, place })
+                let (body, begun) = (Came::Whole(Some(body.to_bytes())), Instant::now());
+                Ok(Answer { body, begun, silence: self.silence, key, place })
             }
         }
     }
@@ -141,8 +144,8 @@ impl Provider {
             Ok(Ok(body)) => body.to_bytes(),
             Ok(Err(_)) | Err(_) => Bytes::new(),
         };
-        let mut said = Said::of(&body);
-        said.words = hidden(&said.words, key);
+        // Before anything is cut off: a part of a key is one, too.
+        let said = Said::of(&hidden(&String::from_utf8_lossy(&body), key));
         refusal::of(head.status, &head.headers, &said, &self.place())
     }
 
@@ -170,6 +173,7 @@ impl KeyHeader {
 /// An answer, while it comes.
 pub(super) struct Answer {
     body: Came,
+    begun: Instant,
     silence: Duration,
     key: Option<SecretString>,
     place: String,
@@ -192,6 +196,10 @@ impl Answer {
             if before > ANSWER_MAX as u64 {
                 return Err(ModelError::TooLarge { max: ANSWER_MAX });
             }
+            if self.begun.elapsed() > ANSWER_TIME {
+                let why = format!("it was not complete after {} s", ANSWER_TIME.as_secs());
+                return Err(ModelError::BrokenOff { why });
+            }
             match timeout(self.silence, events.next()).await {
                 // Comments are no events, and show that somebody is there.
                 Err(_) if events.received() > before => {}
@@ -210,10 +218,14 @@ impl Answer {
 
     /// What an error in the stream means.
     pub(super) fn judged(&self, error: &Value) -> ModelError {
-        let mut said = Said::in_value(error);
-        said.words = hidden(&said.words, self.key.as_ref());
-        judged(&said, &self.place)
+        judged(&Said::of(&hidden(&error.to_string(), self.key.as_ref())), &self.place)
     }
+}
+
+/// An event that is not as it should be. Its own words are left out: they repeat what stands there.
+pub(super) fn malformed(error: &serde_json::Error) -> ModelError {
+    let kind = if error.is_data() { "has fields that make no sense" } else { "is no JSON" };
+    ModelError::Nonsense { why: format!("an event {kind}, at column {}", error.column()) }
 }
 
 /// `text` without the key.

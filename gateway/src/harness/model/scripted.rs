@@ -149,18 +149,18 @@ fn first_call(request: &Request<'_>) -> usize {
         Block::ToolUse(tool_use) => Some(tool_use.id.as_str()),
         Block::Text(_) | Block::Image(_) | Block::Thinking(_) | Block::ToolResult(_) => None,
     });
-    let number = |id: &str| id.strip_prefix("scripted_")?.parse::<u32>().ok().and_then(|n| usize::try_from(n).ok());
-    let (count, last) =
-        uses.fold((0, 0), |(count, last), id| (count + 1, last.max(number(id).unwrap_or(0))));
+    let number =
+        |id: &str| id.strip_prefix("scripted_")?.parse::<u32>().ok().and_then(|n| usize::try_from(n).ok());
+    let (count, last) = uses.fold((0, 0), |(count, last), id| (count + 1, last.max(number(id).unwrap_or(0))));
     count.max(last) + 1
 }
 
 /// The acts of the step that is next, and why it ends if it says so.
 fn acts(request: &Request<'_>) -> (Vec<Act>, Option<Stop>) {
     let messages = &request.transcript.messages;
-    let found = messages.iter().rposition(|message| {
-        message.role == Role::User && texts(&message.blocks).any(script::is_script)
-    });
+    let found = messages
+        .iter()
+        .rposition(|message| message.role == Role::User && texts(&message.blocks).any(script::is_script));
     let (script, since) = match found {
         Some(at) => (texts(&messages[at].blocks).collect::<Vec<_>>().join("\n"), &messages[at + 1..]),
         None => (request.transcript.system.clone(), &messages[..]),

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::super::draft::Draft;
-use super::super::provider::Answer;
+use super::super::provider::{Answer, malformed};
 use super::super::{ModelError, Opaque, Stop};
 use super::PROVIDER;
 
@@ -64,12 +64,7 @@ struct MessageDelta {
 pub(super) async fn read(answer: &mut Answer, draft: &mut Draft<'_>) -> Result<(), ModelError> {
     let mut proofs = Proofs::default();
     while let Some(data) = answer.next().await? {
-        let event = match serde_json::from_slice(&data) {
-            Ok(event) => event,
-            Err(error) => {
-                return Err(ModelError::Nonsense { why: format!("an event is not as it should be: {error}") });
-            }
-        };
+        let event = serde_json::from_slice(&data).map_err(|error| malformed(&error))?;
         match event {
             Event::MessageStart { message } => count(&message.usage, draft),
             Event::ContentBlockStart { index, content_block } => begin(index, &content_block, draft),

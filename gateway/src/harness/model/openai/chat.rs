@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::draft::Draft;
 use super::super::provider::Answer;
+use super::super::schema::schema;
 use super::super::turns::{Turn, turns};
 use super::super::{Block, ModelError, Request, Role, Stop, ThinkingSetting};
 use super::{count, images, parse, text, url};
@@ -48,7 +49,7 @@ pub(super) fn body(request: &Request<'_>, home: Home) -> Value {
             json!({"type": "function", "function": {
                 "name": tool.name,
                 "description": tool.description,
-                "parameters": tool.input_schema,
+                "parameters": schema(tool),
             }})
         });
         body["tools"] = function.collect();
@@ -185,10 +186,12 @@ impl Calls {
         let part = match (known, numbered, self.last) {
             (Some(part), _, _) => part,
             // Some number every call 0: one with another id and a name is another one.
-            (None, Some(part), Some(last)) if draft.has(part) && id.is_some() && name.is_some() => last + 1,
+            (None, Some(part), Some(last)) if draft.has(part) && id.is_some() && name.is_some() => {
+                last.saturating_add(1)
+            }
             (None, Some(part), _) if draft.has(part) || name.is_some() => part,
             // Without a number, a name begins a call, and all else goes on with the last.
-            (None, _, Some(last)) if name.is_some() => last + 1,
+            (None, _, Some(last)) if name.is_some() => last.saturating_add(1),
             (None, _, Some(last)) => last,
             (None, _, None) => CALLS,
         };

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::super::draft::Draft;
 use super::super::provider::Answer;
+use super::super::schema::schema;
 use super::super::turns::turns;
 use super::super::{Block, ModelError, Opaque, Request, Role, Seen, Stop, ThinkingSetting, ToolResult};
 use super::{PROVIDER, count, parse, text, url};
@@ -34,7 +35,7 @@ pub(super) fn body(request: &Request<'_>) -> Value {
                 "type": "function",
                 "name": tool.name,
                 "description": tool.description,
-                "parameters": tool.input_schema,
+                "parameters": schema(tool),
                 // Strict schemas know no optional arguments.
                 "strict": false,
             })

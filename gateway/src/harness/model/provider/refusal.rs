@@ -28,24 +28,24 @@ const TOO_LONG: [&str; 8] = [
 
 /// What a provider said of an error.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in super::super) struct Said {
+pub(super) struct Said {
     /// Its kinds and codes, in lower case.
     kinds: Vec<String>,
     /// Its sentence, without control characters.
-    pub(in super::super) words: String,
+    words: String,
 }
 
 impl Said {
     /// Of a body: JSON in any of the forms that are known, or text.
-    pub(super) fn of(body: &[u8]) -> Self {
-        match serde_json::from_slice::<Value>(body) {
+    pub(super) fn of(body: &str) -> Self {
+        match serde_json::from_str::<Value>(body) {
             Ok(value) => Self::in_value(&value),
-            Err(_) => Self { kinds: Vec::new(), words: shown(&String::from_utf8_lossy(body)) },
+            Err(_) => Self { kinds: Vec::new(), words: shown(body) },
         }
     }
 
     /// Of an error that is `{"error": {…}}`, `{"error": "…"}`, or the inner object itself.
-    pub(super) fn in_value(value: &Value) -> Self {
+    fn in_value(value: &Value) -> Self {
         let inner = value.get("error").filter(|error| !error.is_null()).unwrap_or(value);
         let words = inner
             .as_str()
@@ -95,7 +95,7 @@ pub(super) fn of(status: StatusCode, headers: &HeaderMap, said: &Said, place: &s
 }
 
 /// What an error without a status means, as it comes in a stream.
-pub(in super::super) fn judged(said: &Said, place: &str) -> ModelError {
+pub(super) fn judged(said: &Said, place: &str) -> ModelError {
     let why = said.words.clone();
     if said.too_long() {
         ModelError::ContextTooLong { why }
@@ -149,7 +149,7 @@ mod tests {
         let headers = headers.iter().map(|(name, value)| {
             (http::HeaderName::from_static(name), http::HeaderValue::from_str(value).unwrap())
         });
-        let said = Said::of(body.to_string().as_bytes());
+        let said = Said::of(&body.to_string());
         of(StatusCode::from_u16(status).unwrap(), &headers.collect(), &said, "the file")
     }
 
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(wait(&[("retry-after", "1e300")]), None);
         assert_eq!(wait(&[("retry-after", "99999999")]), Some(WAIT_MAX));
         assert_eq!(wait(&[("retry-after", "Wed, 21 Oct 2015 07:28:00 GMT")]), Some(Duration::ZERO));
-        assert_eq!(wait(&[("retry-after", "Wed, 21 Oct 2199 07:28:00 GMT")]), Some(WAIT_MAX));
+        assert_eq!(wait(&[("retry-after", "Mon, 21 Oct 2199 07:28:00 GMT")]), Some(WAIT_MAX));
         assert_eq!(wait(&[("retry-after", "soon")]), None);
     }
 
