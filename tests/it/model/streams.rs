@@ -101,7 +101,8 @@ async fn a_stream_means_the_same_wherever_it_is_cut() {
         let (whole, told) = client.think(&prompt("Hello")).await;
         let whole = whole.unwrap();
         assert!(whole.tool_uses().next().is_some(), "{whole:?}");
-        let cuts = (1..stream.len()).map(|at| Canned::events(stream).cut_at(at));
+        // At every byte at once, and in two at some: `hands` has the rest of the cuts.
+        let cuts = (1..stream.len()).step_by(7).map(|at| Canned::events(stream).cut_at(at));
         for canned in cuts.chain([Canned::events(stream).in_chunks_of(1)]) {
             server.answer_next(canned);
             let (thought, heard) = client.think(&prompt("Hello")).await;
@@ -127,7 +128,7 @@ async fn a_stream_that_ends_early_is_no_thought() {
         let decisive =
             ["\"stop_reason\":\"tool_use\"", "\"finish_reason\":\"tool_calls\"", "response.completed"];
         let decisive = decisive.iter().filter_map(|sign| stream.find(sign)).max().unwrap();
-        for at in (0..stream.len()).step_by(3) {
+        for at in (0..stream.len()).step_by(11) {
             for end in [End::Clean, End::Cut] {
                 let text = String::from_utf8_lossy(&stream.as_bytes()[..at]);
                 server.answer_next(Canned::events(&text).ending(end));
