@@ -15,6 +15,7 @@ use etcetera::BaseStrategy as _;
 use secrecy::SecretString;
 use serde::Deserialize;
 
+use crate::brain::{BadBrain, BrainSetting};
 use crate::hand::{BadHand, HandConfig, HandName, SandboxSettings};
 
 pub use reload::{FileRead, Reread, Stamp};
@@ -24,7 +25,7 @@ const ENVIRONMENT: &str = "MANYHANDS_";
 /// Shortest time between two signs of life, in milliseconds: more often would only wear the disk.
 const HEARTBEAT_MS_MIN: u64 = 10;
 /// The settings that are not tables: each can be set from the environment.
-pub const SETTINGS: [&str; 17] = [
+pub const SETTINGS: [&str; 28] = [
     "listen",
     "log",
     "allowed_hosts",
@@ -42,6 +43,17 @@ pub const SETTINGS: [&str; 17] = [
     "limits.mcp_sessions",
     "limits.stored_bytes",
     "limits.body_bytes",
+    "brain.provider",
+    "brain.model",
+    "brain.base_url",
+    "brain.api",
+    "brain.key_file",
+    "brain.key_env",
+    "brain.max_tokens",
+    "brain.thinking",
+    "brain.silence_s",
+    "brain.first_token_ms",
+    "brain.token_ms",
 ];
 
 /// What the gateway was told, parsed into what it means.
@@ -69,6 +81,8 @@ pub struct Config {
     pub nodes: Nodes,
     /// What one principal may have at a time.
     pub limits: Limits,
+    /// The model that the built-in loop calls. Default: none.
+    pub brain: BrainSetting,
     /// The hands. Default: one sandbox called `sandbox`.
     pub hands: BTreeMap<HandName, HandConfig>,
     /// The file that says so, as it was when it was read.
@@ -175,6 +189,14 @@ pub enum ConfigError {
         /// Why.
         source: BadHand,
     },
+    /// The brain can be read, and makes no sense.
+    #[error("[brain] of {from}, or MANYHANDS_BRAIN_…: {source}")]
+    Brain {
+        /// The file's path. What is wrong may come from the environment, too.
+        from: String,
+        /// Why.
+        source: BadBrain,
+    },
     /// There is no home directory to keep data in.
     #[error("there is no home directory to keep data in: set HOME, or name a directory with --data")]
     NoHome,
@@ -231,6 +253,7 @@ impl Config {
         }
         config.check()?;
         config.place_hands(text, path)?;
+        config.place_brain(path)?;
         if config.hands.is_empty() {
             let name = "sandbox".parse().map_err(|_| ConfigError::NoHome)?;
             config.hands.insert(name, HandConfig::Sandbox(SandboxSettings::default()));
@@ -251,6 +274,14 @@ impl Config {
             })?;
         }
         Ok(())
+    }
+
+    /// Refuses a brain that makes no sense. Relative paths are seen from the file's folder.
+    fn place_brain(&mut self, path: &Path) -> Result<(), ConfigError> {
+        let file = std::path::absolute(path).unwrap_or(path.to_owned());
+        self.brain.place(file.parent().unwrap_or(&file), etcetera::home_dir().ok().as_deref());
+        let from = path.display().to_string();
+        self.brain.sensible().map_err(|source| ConfigError::Brain { from, source })
     }
 
     /// Refuses what can be read and makes no sense.
@@ -306,6 +337,7 @@ impl Default for Config {
             work_retention_days: 30,
             nodes: Nodes::default(),
             limits: Limits::default(),
+            brain: BrainSetting::default(),
             hands: BTreeMap::new(),
             file: FileRead::default(),
         }
@@ -358,6 +390,7 @@ fn one_line(error: &toml::de::Error) -> String {
     message
         .replace("expected usize", "expected a whole number")
         .replace("expected u64", "expected a whole number")
+        .replace("expected u32", "expected a whole number")
 }
 
 fn setting_of(name: &str) -> Option<&'static str> {

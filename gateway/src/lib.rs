@@ -1,6 +1,7 @@
 //! Manyhands: many brains, many hands, one log. `ARCHITECTURE.md` is the map.
 
 pub mod access;
+pub mod brain;
 pub mod calls;
 pub mod cli;
 pub mod clock;
@@ -8,6 +9,7 @@ pub mod config;
 pub mod database;
 pub mod error;
 pub mod hand;
+pub mod harness;
 pub mod leases;
 pub mod mcp;
 pub mod registry;

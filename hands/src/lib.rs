@@ -34,6 +34,7 @@ pub mod sandbox;
 pub mod ssh;
 pub mod upstream;
 pub mod vm;
+pub mod web;
 
 use std::fmt;
 use std::path::PathBuf;

@@ -24,8 +24,9 @@ servers=( # in a folder of their own, so that nobody's dependencies bend anybody
   @playwright/mcp@0.0.83 # drives the machine's chromium, and brings none
 )
 python=(mcp==2.3.0)
+anthropic=(anthropic==2.14.0) # in an environment of its own, too
 
-wanted="${clients[*]} ${conformance[*]} ${servers[*]} ${python[*]}"
+wanted="${clients[*]} ${conformance[*]} ${servers[*]} ${python[*]} ${anthropic[*]}"
 if [ "$(cat "$home/installed" 2>/dev/null)" = "$wanted" ]; then exit 0; fi
 
 echo "Installing the MCP clients and servers that the tests drive into $home"
@@ -43,4 +44,6 @@ npm_install "$home/conformance" "${conformance[@]}"
 npm_install "$home/servers" "${servers[@]}"
 [ -x "$home/py-mcp/bin/python" ] || python3 -m venv "$home/py-mcp"
 "$home/py-mcp/bin/pip" install --quiet "${python[@]}"
+[ -x "$home/py-anthropic/bin/python" ] || python3 -m venv "$home/py-anthropic"
+"$home/py-anthropic/bin/pip" install --quiet "${anthropic[@]}"
 echo "$wanted" >"$home/installed"

@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use gateway::brain::{BrainSetting, Reach};
 use gateway::config::{Config, ConfigError, SETTINGS, environment_name};
+use gateway::hand::Source;
 use proptest::prelude::*;
 use secrecy::ExposeSecret as _;
 
@@ -22,7 +24,7 @@ fn fields(table: &str) -> BTreeSet<String> {
 }
 
 /// One value of each setting that is not its default, as text of the environment, and what it shows as.
-const OTHERS: [(&str, &str); 17] = [
+const OTHERS: [(&str, &str); 28] = [
     ("listen", "127.0.0.1:1"),
     ("log", "debug"),
     ("allowed_hosts", "[\"a.example\"]"),
@@ -40,6 +42,17 @@ const OTHERS: [(&str, &str); 17] = [
     ("limits.mcp_sessions", "3"),
     ("limits.stored_bytes", "3"),
     ("limits.body_bytes", "3"),
+    ("brain.provider", "scripted"),
+    ("brain.model", "anthropic/claude-sonnet-4-5"),
+    ("brain.base_url", "http://127.0.0.1:1"),
+    ("brain.api", "responses"),
+    ("brain.key_file", "/elsewhere"),
+    ("brain.key_env", "A_KEY"),
+    ("brain.max_tokens", "3"),
+    ("brain.thinking", "high"),
+    ("brain.silence_s", "3"),
+    ("brain.first_token_ms", "3"),
+    ("brain.token_ms", "3"),
 ];
 
 fn shown(config: &Config) -> String {
@@ -49,7 +62,7 @@ fn shown(config: &Config) -> String {
 
 #[test]
 fn the_list_of_settings_is_that_of_the_file() {
-    let tables = ["nodes", "limits"];
+    let tables = ["nodes", "limits", "brain"];
     let mut all: BTreeSet<String> = fields("").into_iter().filter(|field| field != "hands").collect();
     for table in tables {
         assert!(all.remove(table), "{table}");
@@ -84,6 +97,83 @@ fn every_setting_has_a_default_and_an_environment_name() {
         let both = shown(&parse(&text, &[(&name, number)]).unwrap());
         assert_eq!(both, shown(&parse("", &[(&name, number)]).unwrap()), "{setting}");
     }
+}
+
+/// One sentence for each mistake, which says what to write instead.
+#[test]
+fn what_makes_no_sense_of_a_brain_is_said() {
+    let said = |text: &str| parse(&format!("[brain]\n{text}"), &[]).unwrap_err().to_string();
+    for (text, expected) in [
+        ("provider = \"anthropic\"", "no model is chosen"),
+        ("model = \"claude\"", "does not begin with a provider"),
+        ("model = \"openai/\"", "does not begin with a provider"),
+        ("model = \"openai/x\"\nkey_file = \"k\"\nkey_env = \"K\"", "keep one of the two"),
+        ("model = \"openai/x\"\nkey_env = \"sk-HUNTER2\"", "not the key itself"),
+        ("model = \"openai/x\"\nbase_url = \"ftp://x\"", "such as https://api.openai.com/v1"),
+        ("model = \"anthropic/x\"\nbase_url = \"http://u:HUNTER2@x\"", "such as https://api.anthropic.com"),
+        ("model = \"anthropic/x\"\nbase_url = \"http://x?a=b\"", "such as https://api.anthropic.com"),
+        ("model = \"anthropic/x\"\napi = \"chat\"", "api means nothing to anthropic"),
+        ("model = \"scripted/x\"\nbase_url = \"http://x\"", "base_url means nothing to scripted"),
+        ("model = \"openai/x\"\ntoken_ms = 1", "token_ms means nothing to openai"),
+        ("model = \"openai/x\"\nthinking = 2000", "\"low\", \"medium\" or \"high\""),
+        (
+            "model = \"anthropic/x\"\nthinking = 100",
+            "thinking must be 1024 or more, and less than max_tokens",
+        ),
+        ("model = \"anthropic/x\"\nthinking = 20000", "less than max_tokens (16384), and is 20000"),
+        (
+            "model = \"anthropic/x\"\nthinking = \"much\"",
+            "\"off\", \"low\", \"medium\", \"high\" or a number of tokens",
+        ),
+        ("max_tokens = 0", "max_tokens must be 1 to 1000000, and is 0"),
+        ("silence_s = 0", "silence_s must be 1 to 3600, and is 0"),
+        (
+            "provider = \"gemini\"",
+            "unknown variant `gemini`, expected one of `anthropic`, `openai`, `scripted`",
+        ),
+        ("api = \"assistants\"", "expected `chat` or `responses`"),
+    ] {
+        let said = said(text);
+        assert!(said.contains(expected), "{text}: {said}");
+        assert!(!said.contains("HUNTER2"), "{text}: {said}");
+        assert_eq!(said.lines().count(), 1, "{text}: {said}");
+    }
+}
+
+#[test]
+fn a_brain_is_reached_where_its_provider_is_unless_somewhere_else_is_named() {
+    let brain = |text: &str| parse(&format!("[brain]\n{text}"), &[]).unwrap().brain;
+    let endpoint = |brain: &BrainSetting| match brain.resolve().unwrap().reach {
+        Reach::Anthropic(endpoint) | Reach::OpenAi(endpoint, _) => endpoint,
+        Reach::Scripted(..) => panic!("it is nowhere"),
+    };
+    let variable = |name: &str| Some(Source::Variable { env: name.to_owned(), prefix: String::new() });
+    let own = brain("model = \"anthropic/claude-x\"");
+    assert_eq!(own.resolve().unwrap().model, "claude-x");
+    assert_eq!(endpoint(&own).base_url, "https://api.anthropic.com");
+    assert_eq!(endpoint(&own).key, variable("ANTHROPIC_API_KEY"));
+    // A key goes nowhere but where it was said to go.
+    let local =
+        brain("provider = \"openai\"\nmodel = \"org/model\"\nbase_url = \"http://127.0.0.1:11434/v1/\"");
+    assert_eq!(local.resolve().unwrap().model, "org/model");
+    assert_eq!(endpoint(&local).base_url, "http://127.0.0.1:11434/v1");
+    assert_eq!(endpoint(&local).key, None);
+    // Another model of the same provider stays there; another provider is at home.
+    let other = local.with_model("openai/other").unwrap();
+    assert_eq!(
+        (endpoint(&other).base_url.as_str(), other.model.as_deref()),
+        ("http://127.0.0.1:11434/v1", Some("other"))
+    );
+    let other = local.with_model("org/other").unwrap();
+    assert_eq!(
+        (endpoint(&other).base_url.as_str(), other.model.as_deref()),
+        ("http://127.0.0.1:11434/v1", Some("org/other"))
+    );
+    let other = local.with_model("anthropic/claude-y").unwrap();
+    assert_eq!(endpoint(&other).base_url, "https://api.anthropic.com");
+    assert_eq!(endpoint(&other).key, variable("ANTHROPIC_API_KEY"));
+    let file = brain("model = \"anthropic/x\"\nkey_file = \"keys/a\"");
+    assert!(file.key_file.as_ref().unwrap().is_absolute(), "{file:?}");
 }
 
 #[test]

@@ -16,6 +16,7 @@ mod limits;
 mod log;
 mod lossless;
 mod mcp;
+mod model;
 mod moves;
 mod registration;
 mod sandbox;

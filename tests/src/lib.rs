@@ -7,5 +7,6 @@ pub mod fixture;
 pub mod game;
 pub mod gateway;
 pub mod guest;
+pub mod models;
 pub mod postgres;
 pub mod sshd;

@@ -8,6 +8,7 @@ use secrecy::ExposeSecret as _;
 use serde_json::json;
 
 use super::{Output, Setting, say};
+use crate::brain::{BrainSetting, Reach};
 use crate::config::variable;
 use crate::hand::{Ground, HandConfig, HandName};
 
@@ -15,6 +16,7 @@ pub(super) async fn run(setting: &Setting) -> anyhow::Result<ExitCode> {
     let config = SandboxConfig::new(std::env::current_exe()?);
     let mut lines: Vec<Line> =
         inspect(&config, there(&setting.config.data)).into_iter().map(Line::of).collect();
+    lines.extend(brain(&setting.config.brain));
     let ground =
         Ground { program: std::env::current_exe()?, data: setting.config.data.clone(), variables: variable };
     for (name, hand) in &setting.config.hands {
@@ -53,6 +55,35 @@ fn server(name: &HandName, hand: &HandConfig) -> Option<Line> {
         Err((why, remedy)) => (State::Missing, why, Some(remedy)),
     };
     Some(Line { subject: format!("hand {name}"), state, found, remedy })
+}
+
+/// Whether the model that is chosen has its key. Nobody is asked whether it is a good one.
+fn brain(setting: &BrainSetting) -> Option<Line> {
+    let line = |state, found: String, remedy: Option<String>| {
+        Some(Line { subject: "brain".to_owned(), state, found, remedy })
+    };
+    // Where none is chosen there are brains enough outside.
+    let brain = setting.resolve().ok()?;
+    let (Reach::Anthropic(endpoint) | Reach::OpenAi(endpoint, _)) = brain.reach else {
+        return line(State::Fine, "the scripted model".to_owned(), None);
+    };
+    let (model, url) = (&brain.model, &endpoint.base_url);
+    let Some(key) = &endpoint.key else {
+        return line(State::Fine, format!("{model} at {url}, without a key"), None);
+    };
+    match key.read(variable) {
+        Err(why) => {
+            let remedy =
+                "set key_file under [brain] to a file that only you can read, or key_env to a variable";
+            line(State::Missing, format!("there is no key for {model}: {why}"), Some(remedy.to_owned()))
+        }
+        Ok(_) if endpoint.is_open() => line(
+            State::Weaker,
+            format!("the key for {model} goes to {url} as anybody on the way can read it"),
+            Some("set base_url under [brain] to https://".to_owned()),
+        ),
+        Ok(_) => line(State::Fine, format!("{model} at {url}, with the key in {}", key.place()), None),
+    }
 }
 
 /// Says on stderr what a hand that was just added lacks where it is to be.

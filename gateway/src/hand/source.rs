@@ -83,7 +83,7 @@ impl Source {
     }
 
     /// Whether it is written as it can be: names that are names, absolute paths, prefixes that hold no value.
-    pub(super) fn is_sound(&self) -> bool {
+    pub fn is_sound(&self) -> bool {
         let (place, prefix) = match self {
             Self::Plain(value) => return !value.contains(['\n', '\r', '\0']),
             Self::Variable { env, prefix } => (is_variable(env), prefix),
@@ -98,7 +98,8 @@ impl Source {
         matches!(self, Self::File { .. })
     }
 
-    fn place(&self) -> String {
+    /// Where it comes from, for a sentence.
+    pub fn place(&self) -> String {
         match self {
             Self::Plain(_) => "the configuration".to_owned(),
             Self::Variable { env, .. } => format!("the variable {env}"),

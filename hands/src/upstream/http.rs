@@ -3,11 +3,9 @@
 //! Nothing of a client's headers can reach a server: they never come here. Redirects are not followed.
 
 mod answer;
-mod events;
 mod headers;
 mod listen;
 
-use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,10 +14,6 @@ use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION, USER_
 use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming as Body;
-use hyper_rustls::HttpsConnector;
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use secrecy::ExposeSecret;
 
 pub(super) use self::answer::Answer;
@@ -29,12 +23,8 @@ pub(super) use self::listen::{Ended as ListenEnded, listen};
 use self::headers::{LAST_EVENT_ID, METHOD, NAME, PROTOCOL_VERSION, SESSION_ID};
 use super::Given;
 use super::wire::{Era, Failure, Incoming, METHOD_NOT_FOUND, MODERN, Outgoing};
+use crate::web::{Client, Unsent};
 
-/// How long a connection may take to be made. A hand's limit for a first connection also counts the answer.
-const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// How long an unused connection is kept: below the 5 s after which many servers close it, since a request that meets
-/// the close can't be told from one that ran.
-const IDLE: Duration = Duration::from_secs(4);
 /// How long headers that were read from the configuration hold: a rotated token is seen after this.
 const HEADERS_HOLD: Duration = Duration::from_secs(5);
 /// Most bytes of a refusal that are read, for its sentence.
@@ -53,12 +43,7 @@ pub(super) struct Http {
     uri: Uri,
     given: Vec<(http::HeaderName, Given)>,
     headers: Mutex<Option<(Instant, HeaderMap)>>,
-    client: Pool,
-}
-
-enum Pool {
-    Plain(Client<HttpConnector, Full<Bytes>>),
-    Tls(Client<HttpsConnector<HttpConnector>, Full<Bytes>>),
+    client: Client,
 }
 
 /// What the protocol's own headers of a request say.
@@ -86,11 +71,7 @@ impl Http {
             let name = name.parse().map_err(|_| format!("{name:?} is no name of a header"))?;
             given.push((name, value.clone()));
         }
-        let client = match uri.scheme_str() {
-            Some("http") => Pool::Plain(builder().build(connector())),
-            Some("https") => Pool::Tls(builder().build(secure().map_err(|error| error.to_string())?)),
-            _ => return Err("the URL begins with neither http:// nor https://".to_owned()),
-        };
+        let client = Client::new(&uri)?;
         Ok(Self { uri, given, headers: Mutex::default(), client })
     }
 
@@ -207,13 +188,9 @@ impl Http {
     }
 
     async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Body>, Failure> {
-        let sent = match &self.client {
-            Pool::Plain(client) => client.request(request).await,
-            Pool::Tls(client) => client.request(request).await,
-        };
-        sent.map_err(|error| {
-            let why = causes(&error);
-            if error.is_connect() { Failure::Unreached(why) } else { Failure::Cut(why) }
+        self.client.send(request).await.map_err(|unsent| match unsent {
+            Unsent::Unreached(why) => Failure::Unreached(why),
+            Unsent::Cut(why) => Failure::Cut(why),
         })
     }
 
@@ -267,42 +244,4 @@ fn is(response: &Response<Body>, wanted: &HeaderValue) -> bool {
     let Some(found) = response.headers().get(CONTENT_TYPE) else { return false };
     let found = found.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default();
     found.trim_ascii().eq_ignore_ascii_case(wanted.as_bytes())
-}
-
-/// An error with what is behind it.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
-}
-
-fn builder() -> hyper_util::client::legacy::Builder {
-    let mut builder = Client::builder(TokioExecutor::new());
-    builder.pool_idle_timeout(IDLE).pool_timer(TokioTimer::new());
-    builder
-}
-
-fn connector() -> HttpConnector {
-    let mut connector = HttpConnector::new();
-    connector.set_nodelay(true);
-    connector.enforce_http(false);
-    connector.set_connect_timeout(Some(CONNECT_MAX));
-    connector.set_keepalive(Some(Duration::from_secs(30)));
-    connector
-}
-
-/// With the certificates that this machine trusts.
-fn secure() -> io::Result<HttpsConnector<HttpConnector>> {
-    Ok(hyper_rustls::HttpsConnectorBuilder::new()
-        .with_provider_and_native_roots(rustls::crypto::ring::default_provider())?
-        .https_only()
-        .enable_http1()
-        .wrap_connector(connector()))
 }

@@ -5,6 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::Path;
 use std::process::Command;
 
+use serde_json::Value;
 use tests::gateway::{Gateway, Options};
 
 use super::{Home, Said, said};
@@ -206,4 +207,43 @@ fn a_machine_without_sandboxes_is_told_what_to_do() {
     both(&["user namespaces"]);
     let types = home.types("default").into_iter().filter(|kind| kind.starts_with("hand."));
     assert_eq!(types.count(), 0, "nothing was provisioned, and nothing started");
+}
+
+/// The key of the chosen model: where it is, or what to do. The key itself is in nothing that is printed.
+#[test]
+fn doctor_says_whether_the_key_of_the_model_is_there() {
+    let home = Home::new();
+    let key = home.path().join("key");
+    let doctor = |url: &str| {
+        let mut command = home.command(&["doctor", "--json"]);
+        command.env("MANYHANDS_BRAIN_MODEL", "anthropic/claude-x").env("MANYHANDS_BRAIN_KEY_FILE", &key);
+        let said = {
+            command.env("MANYHANDS_BRAIN_BASE_URL", url);
+            said(command)
+        };
+        assert!(!said.out.contains("sk-canary") && !said.err.contains("sk-canary"), "{said:?}");
+        let lines: Vec<Value> = serde_json::from_str(&said.out).unwrap();
+        let line = lines.into_iter().find(|line| line["subject"] == "brain").unwrap();
+        let text = |field: &str| line[field].as_str().unwrap_or_default().to_owned();
+        (text("state"), text("found"), text("remedy"))
+    };
+    let https = "https://api.anthropic.com";
+    let (state, found, remedy) = doctor(https);
+    assert!(state == "missing" && found.contains("there is no key for claude-x"), "{found}");
+    assert!(remedy.contains("key_file under [brain]"), "{remedy}");
+    fs::write(&key, "sk-canary-1234").unwrap();
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+    let (state, found, _) = doctor(https);
+    assert!(state == "missing" && found.contains("chmod 600"), "{found}");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    let (state, found, _) = doctor(https);
+    assert!(state == "ok" && found.contains(&key.display().to_string()), "{found}");
+    assert_eq!(doctor("http://127.0.0.1:1").0, "ok");
+    let (state, _, remedy) = doctor("http://models.example");
+    assert!(state == "weaker" && remedy.contains("https://"), "{remedy}");
+    // Where no model is chosen, there is nothing to say.
+    assert!(!home.run(&["doctor"]).out.contains("brain"));
+    let mut command = home.command(&["hand", "list"]);
+    command.env("MANYHANDS_BRAIN_MODEL", "claude-x");
+    said(command).refuses(1, &["MANYHANDS_BRAIN_", "does not begin with a provider"]);
 }

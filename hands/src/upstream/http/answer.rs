@@ -8,9 +8,10 @@ use http_body::Body as _;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming as Body;
 
-use super::events::Events;
-use super::{EVENTS, Http, JSON, Spoken, causes, is};
+use super::{EVENTS, Http, JSON, Spoken, is};
 use crate::upstream::wire::{Era, Event, Failure, Incoming, MESSAGE_MAX};
+use crate::web::causes;
+use crate::web::events::{Broken, Events};
 
 /// How long to wait before a stream that broke off is asked for again, when the server does not say.
 const RETRY: Duration = Duration::from_millis(500);
@@ -52,7 +53,7 @@ impl Answer {
         let status = response.status();
         let session = response.headers().get(super::SESSION_ID).cloned();
         let state = if status == StatusCode::OK && is(&response, &EVENTS) {
-            State::Events(Events::new(response.into_body()))
+            State::Events(Events::new(response.into_body(), MESSAGE_MAX))
         } else if status == StatusCode::OK && is(&response, &JSON) {
             let body = whole(response.into_body()).await?;
             State::Whole(Some(Incoming::parse(&body).map_err(Failure::Nonsense)?))
@@ -99,11 +100,11 @@ impl Answer {
                         self.state = State::Broken("the stream ended before the answer".to_owned());
                         continue;
                     }
-                    Err(Failure::Cut(why)) => {
+                    Err(Broken::Cut(why)) => {
                         self.state = State::Broken(why);
                         continue;
                     }
-                    Err(failure) => return Err(failure),
+                    Err(Broken::TooLarge) => return Err(Failure::TooLarge),
                 },
                 State::Broken(why) => {
                     let why = why.clone();
@@ -129,7 +130,7 @@ impl Answer {
         tokio::time::sleep(self.retry).await;
         match http.events(spoken, Some(last)).await {
             Ok(response) => {
-                self.state = State::Events(Events::new(response.into_body()));
+                self.state = State::Events(Events::new(response.into_body(), MESSAGE_MAX));
                 Ok(())
             }
             // The server may just be starting anew.

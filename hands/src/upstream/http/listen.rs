@@ -6,9 +6,9 @@ use http::StatusCode;
 use tokio_util::sync::CancellationToken;
 
 use super::answer::message;
-use super::events::Events;
 use super::{Http, Spoken};
-use crate::upstream::wire::{Failure, Incoming};
+use crate::upstream::wire::{Failure, Incoming, MESSAGE_MAX};
+use crate::web::events::Events;
 
 /// The shortest wait before it is opened again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -39,7 +39,7 @@ pub(crate) async fn listen(
         answered.cancel();
         match opened {
             Ok(response) => {
-                let mut events = Events::new(response.into_body());
+                let mut events = Events::new(response.into_body(), MESSAGE_MAX);
                 while let Ok(Some(event)) = events.next().await {
                     again = AGAIN;
                     if let Some(id) = event.id {

@@ -9,52 +9,70 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming as Body;
 
 use super::causes;
-use crate::upstream::wire::{Failure, MESSAGE_MAX};
 
 /// Most bytes of memory for a line that are kept from one to the next: 1 MiB.
 const KEPT: usize = 1 << 20;
 /// What may stand before the first line.
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// One event. Its type is left out: MCP has no use for it.
+/// One event. Its type is left out: nobody here has a use for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Sse {
+pub struct Sse {
     /// Its lines of data, joined by LF; none when there was no such line.
-    pub(super) data: Option<String>,
+    pub data: Option<String>,
     /// Where the stream could go on after it. Empty: nowhere.
-    pub(super) id: Option<String>,
+    pub id: Option<String>,
     /// How long to wait before asking for the rest, in milliseconds.
-    pub(super) retry: Option<u64>,
+    pub retry: Option<u64>,
 }
 
-/// The events of a body, none of which is larger than [`MESSAGE_MAX`].
-pub(super) struct Events {
+/// The events of a body, none of which is larger than a limit.
+pub struct Events {
     body: Body,
     /// What was read and not looked at yet.
     rest: Bytes,
     parser: Parser,
+    received: u64,
 }
 
 impl Events {
-    pub(super) fn new(body: Body) -> Self {
-        Self { body, rest: Bytes::new(), parser: Parser::new(MESSAGE_MAX) }
+    /// The limit is one of bytes: of an event's data, and of any line.
+    pub fn new(body: Body, limit: usize) -> Self {
+        Self { body, rest: Bytes::new(), parser: Parser::new(limit), received: 0 }
+    }
+
+    /// How many bytes have come so far, those that make no event included.
+    pub fn received(&self) -> u64 {
+        self.received
     }
 
     /// The next event. Losing nothing when it is dropped and called again.
-    pub(super) async fn next(&mut self) -> Result<Option<Sse>, Failure> {
+    pub async fn next(&mut self) -> Result<Option<Sse>, Broken> {
         loop {
             match self.parser.feed(&mut self.rest) {
                 Ok(Some(event)) => return Ok(Some(event)),
                 Ok(None) => {}
-                Err(TooLarge) => return Err(Failure::TooLarge),
+                Err(TooLarge) => return Err(Broken::TooLarge),
             }
             match self.body.frame().await {
                 None => return Ok(None),
-                Some(Err(error)) => return Err(Failure::Cut(causes(&error))),
-                Some(Ok(frame)) => self.rest = frame.into_data().unwrap_or_default(),
+                Some(Err(error)) => return Err(Broken::Cut(causes(&error))),
+                Some(Ok(frame)) => {
+                    self.rest = frame.into_data().unwrap_or_default();
+                    self.received += self.rest.len() as u64;
+                }
             }
         }
     }
+}
+
+/// Why there is no next event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// It is larger than the limit.
+    TooLarge,
+    /// The connection broke.
+    Cut(String),
 }
 
 /// An event was larger than the limit.

@@ -1,0 +1,3 @@
+//! The loop that calls a model and routes its tool calls.
+
+pub mod model;
