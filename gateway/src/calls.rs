@@ -12,7 +12,7 @@ mod relay;
 mod room;
 mod run;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 pub use answer::{Answer, Replayed};
@@ -29,7 +29,7 @@ use tokio_util::task::TaskTracker;
 use crate::access::Principal;
 use crate::leases::Leases;
 use crate::registry::Registered;
-use crate::session::{By, CallKey, EventId, EventLog, LogError, SessionError, SessionId, Sessions};
+use crate::session::{By, CallKey, EventId, EventLog, Held, LogError, SessionError, SessionId, Sessions};
 use room::Room;
 
 /// What a brain asks for.
@@ -51,6 +51,17 @@ pub struct Ask {
     pub key: Option<CallKey>,
     /// What the hand may know of who asks.
     pub caller: Arc<Caller>,
+    /// Where it stands in the log already, when it is the built-in loop that asks.
+    pub turn: Option<Turn>,
+}
+
+/// A call of the built-in loop, whose `agent.tool_use` was written with what its model said.
+#[derive(Clone, Debug)]
+pub struct Turn {
+    /// That `agent.tool_use`.
+    pub tool_use_id: EventId,
+    /// The waker's claim on the session. Who has lost it starts nothing.
+    pub waker: Held,
 }
 
 /// Why a call has no answer.
@@ -174,7 +185,8 @@ impl Calls {
         }
         self.0.enter(&mut table, &ask.principal)?;
         let line = Arc::new(Line::new(self.0.closing.child_token()));
-        let running = Arc::new(Running { ask, tool_use_id: OnceLock::new(), line });
+        let tool_use_id = ask.turn.as_ref().map_or_else(OnceLock::new, |turn| turn.tool_use_id.into());
+        let running = Arc::new(Running { ask, tool_use_id, line });
         if let Some(key) = &key {
             table.by_key.insert(key.clone(), running.clone());
         }
@@ -192,6 +204,13 @@ impl Calls {
     /// How many calls run here.
     pub fn running(&self) -> usize {
         self.0.tasks.len()
+    }
+
+    /// The calls of a session that run here and stand in the log.
+    pub fn running_in(&self, session: SessionId) -> BTreeSet<EventId> {
+        let table = self.0.table();
+        let of = table.running.iter().filter(|running| running.ask.session == session);
+        of.filter_map(|running| running.tool_use_id.get().copied()).collect()
     }
 
     /// Takes no more calls, and waits until none runs. Fire `closing` to hurry them.

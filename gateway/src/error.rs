@@ -140,7 +140,9 @@ impl Faced for LeaseError {
     fn kind(&self) -> Kind {
         match self {
             Self::TooMany { .. } => Kind::Limited,
-            Self::Busy(_) | Self::Elsewhere(_) | Self::HasOne(_) | Self::NothingToMove(_) => Kind::Busy,
+            Self::Busy(_) | Self::Elsewhere(_) | Self::Woken | Self::HasOne(_) | Self::NothingToMove(_) => {
+                Kind::Busy
+            }
             Self::SameSession | Self::Unmovable(_) | Self::NoStates(_) | Self::BadState => Kind::Invalid,
             Self::Slow { .. } | Self::Dead | Self::GivenUp => Kind::Unavailable,
             Self::Panicked => Kind::Internal,

@@ -13,6 +13,7 @@ mod room;
 mod settle;
 mod state;
 mod take;
+mod waker;
 mod work;
 
 use std::collections::HashMap;
@@ -74,6 +75,9 @@ pub enum LeaseError {
     /// A call of another living process is running in it.
     #[error("a call is running in the hand {0} on another gateway: wait for it, or cancel it")]
     Elsewhere(HandName),
+    /// Another living process works on the session.
+    #[error("another gateway works on the session: wait for it")]
+    Woken,
     /// The session has none of it alive.
     #[error("the session has no live instance of the hand {0} on this gateway: there is nothing to move")]
     NothingToMove(HandName),
@@ -255,6 +259,11 @@ impl Leases {
             .collect();
         alive.sort();
         alive
+    }
+
+    /// The processes that share the database.
+    pub fn nodes(&self) -> &Nodes {
+        &self.nodes
     }
 
     pub(crate) fn me(&self) -> NodeId {

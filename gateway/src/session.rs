@@ -3,6 +3,7 @@
 //! [`Sessions`] is the door. A [`SessionInfo`] comes only from [`Sessions::open`], [`Sessions::find`] and
 //! [`Sessions::list`], which ask whose it is; what takes one, acts on it.
 
+mod awake;
 mod calls;
 mod changes;
 mod delete;
@@ -14,7 +15,9 @@ mod name;
 mod outputs;
 mod row;
 mod slice;
+mod snapshot;
 mod sql;
+mod state;
 mod turns;
 
 use std::sync::Arc;
@@ -34,6 +37,7 @@ pub use outputs::{OUTPUT_BYTES_MAX, OUTPUT_CHUNK_BYTES, OutputError, OutputWrite
 pub use row::EVENT_TYPE_MAX;
 pub use slice::{Page, SLICE_TYPES_MAX};
 pub use sql::{APPEND_EVENTS_MAX, SqlLog, Statements};
+pub use state::*;
 
 use crate::access::Principal;
 use crate::clock;
@@ -319,7 +323,7 @@ impl Sessions {
     pub async fn archive(&self, session: &SessionInfo, by: &By) -> Result<SessionInfo, SessionError> {
         let id = session.id;
         let status = SessionStatus::Archived.as_str().to_owned();
-        let event = NewEvent::of(by.clone(), &Body::SessionUpdated { status });
+        let event = NewEvent::of(by.clone(), &Body::SessionUpdated { status, model: None });
         let archival = Arc::new(self.log.batch(id, At::End, &[event])?);
         let (signals, owner) = (Arc::clone(self.database.signals()), session.principal.clone());
         let dialect = self.database.dialect();

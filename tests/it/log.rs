@@ -136,12 +136,14 @@ pub(crate) fn said(text: &str) -> NewEvent {
 pub(crate) fn used() -> NewEvent {
     let hand = HandRef { name: "sandbox".into(), kind: "sandbox".into() };
     let (name, tool) = ("sandbox__bash".into(), "bash".into());
-    NewEvent::of(by(), &Body::ToolUse { name, input: serde_json::Map::new(), hand, tool, call_key: None })
+    let input = serde_json::Map::new();
+    let body = Body::ToolUse { name, input, hand, tool, call_key: None, evaluated_permission: None };
+    NewEvent::of(by(), &body)
 }
 
 pub(crate) fn started(call: EventId) -> NewEvent {
     let (hand, instance, node) = ("sandbox".into(), "inst_1".into(), "node_b".into());
-    NewEvent::of(by(), &Body::CallStarted { tool_use_id: call, hand, instance, node, epoch: 1 })
+    NewEvent::of(by(), &Body::CallStarted { tool_use_id: call, hand, instance, node, epoch: 1, waker: None })
 }
 
 pub(crate) fn ended(call: EventId) -> NewEvent {

@@ -25,6 +25,10 @@ pub enum Lost {
     Write,
     /// It is written, and the writer is not told.
     Answer,
+    /// All of it, and of all that come behind it: the process dies before it.
+    Process,
+    /// Its answer, and all that come behind it: the process dies after it.
+    AnswerAndProcess,
 }
 
 /// A log with faults, by session.
@@ -48,7 +52,13 @@ impl FaultyLog {
         let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
         let (appends, fault) = faults.get_mut(&session)?;
         *appends += 1;
-        (fault.from..fault.from + fault.times).contains(appends).then_some(fault.lost)
+        match fault.lost {
+            Lost::AnswerAndProcess if *appends == fault.from => Some(Lost::Answer),
+            Lost::Process | Lost::AnswerAndProcess => (*appends >= fault.from).then_some(Lost::Write),
+            Lost::Write | Lost::Answer => {
+                (fault.from..fault.from.saturating_add(fault.times)).contains(appends).then_some(fault.lost)
+            }
+        }
     }
 }
 

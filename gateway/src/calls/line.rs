@@ -154,6 +154,11 @@ impl Ticket {
         Arc::ptr_eq(&self.line, &other.line)
     }
 
+    /// Has the call end early, whoever else waits for it. Its end is still to come.
+    pub fn cancel(&self) {
+        self.line.cancel.cancel();
+    }
+
     /// Waits for the next news; the end comes last. News that a slow asker missed is skipped.
     pub async fn next(&mut self) -> News {
         loop {

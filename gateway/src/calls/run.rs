@@ -57,17 +57,21 @@ impl Inner {
     }
 
     async fn run(&self, running: &Running) -> Result<Answer, CallError> {
-        if running.ask.hand.config.logged() == Logged::No {
+        // The loop knows nothing but the log: its own calls are in there, whatever the hand.
+        if running.ask.hand.config.logged() == Logged::No && running.ask.turn.is_none() {
             return self.unlogged(running).await;
         }
         if let Some(answer) = self.earlier(running).await? {
             return Ok(answer);
         }
         self.room.check(&self.sessions, &running.ask.principal).await?;
-        let tool_use = asked(running);
-        let tool_use_id = tool_use.id;
-        let _ = running.tool_use_id.set(tool_use_id);
-        let started = match self.start(running, tool_use).await {
+        let tool_use = running.ask.turn.is_none().then(|| asked(running));
+        let tool_use_id = match (&tool_use, &running.ask.turn) {
+            (Some(tool_use), _) => *running.tool_use_id.get_or_init(|| tool_use.id),
+            (None, Some(turn)) => turn.tool_use_id,
+            (None, None) => return Err(CallError::Panicked),
+        };
+        let started = match self.start(running, tool_use_id, tool_use).await {
             Ok(Start::Started(started)) => started,
             Ok(Start::Refused(answer)) => return Ok(answer),
             Err(CallError::Log(error)) => return self.not_started(running, tool_use_id, error).await,
@@ -111,23 +115,33 @@ impl Inner {
         }
     }
 
-    async fn start(&self, running: &Running, tool_use: NewEvent) -> Result<Start, CallError> {
+    /// `tool_use` is none when it stands in the log already.
+    async fn start(
+        &self,
+        running: &Running,
+        tool_use_id: EventId,
+        tool_use: Option<NewEvent>,
+    ) -> Result<Start, CallError> {
         let ask = &running.ask;
-        let tool_use_id = tool_use.id;
         if let Some(in_use) = self.leases.warm(ask.session, &ask.hand) {
-            let events = [tool_use.clone(), call_started(running, tool_use_id, &in_use)];
-            let at = At::Held(vec![in_use.instance.held.clone()]);
-            match self.log.append(ask.session, at, &events).await {
+            let start = call_started(running, tool_use_id, &in_use)?;
+            let events: Vec<NewEvent> = tool_use.iter().cloned().chain([start]).collect();
+            match self.log.append(ask.session, held(running, &in_use), &events).await {
                 Ok(_) => return Ok(Start::Started(Box::new(Started { tool_use_id, in_use }))),
-                Err(LogError::Fenced(_)) => self.leases.drop_lost(&in_use).await,
-                Err(error) => return Err(error.into()),
+                Err(error) => self.fenced(running, &in_use, error).await?,
             }
         }
-        self.log.append(ask.session, At::End, &[tool_use]).await?;
+        if let Some(tool_use) = tool_use {
+            self.log.append(ask.session, At::End, &[tool_use]).await?;
+        }
         for _ in 0..START_TRIES {
             let acquired = tokio::select! {
                 acquired = self.leases.acquire(ask.session, &ask.principal, &ask.hand) => acquired,
+                // What the loop asked for may still be made by another waker.
                 () = running.line.cancel.cancelled() => {
+                    if ask.turn.is_some() {
+                        return Err(CallError::Cancelled);
+                    }
                     let text = "Cancelled before it started: the call did not run.";
                     let outcome = Outcome::ended(Ending::Cancelled, text);
                     return self.refuse(running, tool_use_id, outcome).await;
@@ -140,16 +154,27 @@ impl Inner {
                     return self.refuse(running, tool_use_id, outcome).await;
                 }
             };
-            let at = At::Held(vec![in_use.instance.held.clone()]);
-            let event = call_started(running, tool_use_id, &in_use);
-            match self.log.append(ask.session, at, &[event]).await {
+            let event = call_started(running, tool_use_id, &in_use)?;
+            match self.log.append(ask.session, held(running, &in_use), &[event]).await {
                 Ok(_) => return Ok(Start::Started(Box::new(Started { tool_use_id, in_use }))),
-                Err(LogError::Fenced(_)) => self.leases.drop_lost(&in_use).await,
-                Err(error) => return Err(error.into()),
+                Err(error) => self.fenced(running, &in_use, error).await?,
             }
         }
         let outcome = Outcome::error("The hand is being taken over again and again. The call did not run.");
         self.refuse(running, tool_use_id, outcome).await
+    }
+
+    /// Lets go of a hand that was taken over, so that another can be had. A session that was taken over is another's.
+    async fn fenced(&self, running: &Running, in_use: &InUse, error: LogError) -> Result<(), CallError> {
+        match &error {
+            LogError::Fenced(subject)
+                if running.ask.turn.as_ref().is_none_or(|turn| turn.waker.subject != *subject) =>
+            {
+                self.leases.drop_lost(in_use).await;
+                Ok(())
+            }
+            _ => Err(error.into()),
+        }
     }
 
     async fn refuse(
@@ -253,11 +278,23 @@ fn asked(running: &Running) -> NewEvent {
         hand: HandRef { name: ask.hand.name.to_string(), kind: ask.hand.config.kind().to_owned() },
         tool: ask.tool.name.clone(),
         call_key,
+        evaluated_permission: None,
     };
     NewEvent { key: ask.key.clone(), ..NewEvent::of(ask.by.clone(), &body) }
 }
 
-fn call_started(running: &Running, tool_use_id: EventId, in_use: &InUse) -> NewEvent {
+/// What must still be ours for a call to start.
+fn held(running: &Running, in_use: &InUse) -> At {
+    let waker = running.ask.turn.as_ref().map(|turn| turn.waker.clone());
+    At::Held(waker.into_iter().chain([in_use.instance.held.clone()]).collect())
+}
+
+/// A call of the loop that was called off does not start: a later waker may make it.
+fn call_started(running: &Running, tool_use_id: EventId, in_use: &InUse) -> Result<NewEvent, CallError> {
+    let turn = running.ask.turn.as_ref();
+    if turn.is_some() && running.line.cancel.is_cancelled() {
+        return Err(CallError::Cancelled);
+    }
     let instance = &in_use.instance;
     let body = Body::CallStarted {
         tool_use_id,
@@ -265,6 +302,7 @@ fn call_started(running: &Running, tool_use_id: EventId, in_use: &InUse) -> NewE
         instance: instance.handle.instance.to_string(),
         node: instance.node.to_string(),
         epoch: instance.held.epoch,
+        waker: turn.map(|turn| turn.waker.epoch),
     };
-    NewEvent::of(running.ask.by.clone(), &body)
+    Ok(NewEvent::of(running.ask.by.clone(), &body))
 }

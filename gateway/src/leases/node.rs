@@ -4,7 +4,7 @@
 //! clock, so clocks that disagree harm nothing. Earlier starts of the same data directory are dead at once:
 //! whoever starts holds the directory's lock.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -175,6 +175,14 @@ impl Nodes {
                 })
             })
             .await
+    }
+
+    /// Who counts as alive, this process included.
+    pub async fn alive(&self) -> Result<BTreeSet<String>, DatabaseError> {
+        let alive: Vec<String> = sqlx::query_scalar("select id from node where status = 'alive'")
+            .fetch_all(self.database.reader())
+            .await?;
+        Ok(alive.into_iter().collect())
     }
 
     /// One sign of life.

@@ -100,6 +100,7 @@ impl Face {
             arguments,
             key,
             caller: Arc::new(self.caller(asked)),
+            turn: None,
         };
         Ok(self.gateway.calls.begin(ask))
     }

@@ -83,6 +83,8 @@ async fn remove(database: &Database, id: SessionId) -> Result<(), DatabaseError>
                 for text in [
                     "delete from output where session = $1",
                     "delete from open_call where session = $1",
+                    "delete from snapshot where session = $1",
+                    "delete from awake where session = $1",
                     "delete from lease where subject = 'session/' || $1 or subject like 'hand/' || $1 || '/%'",
                     "delete from session where id = $1 and status = 'deleting'",
                 ] {

@@ -83,7 +83,7 @@ fn check_type(kind: &str) -> Result<(), EmitError> {
 impl NewEvent {
     /// An event with fields that [`check_emitted`] passed.
     pub fn emitted(by: By, fields: Map<String, Value>) -> Self {
-        Self { id: EventId::new(), by, fields, key: None }
+        Self { id: EventId::new(), by, fields, key: None, private: None }
     }
 
     /// Whether a log can hold it, before anything is written.

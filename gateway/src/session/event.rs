@@ -3,6 +3,8 @@
 //! **Invariant:** what was written is read back whole. An [`Event`] keeps its fields as they are stored,
 //! those that this version does not know included; [`Event::known`] is a typed view of them.
 
+mod parts;
+
 use std::fmt;
 use std::str::FromStr;
 
@@ -12,6 +14,7 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::clock;
+pub use parts::*;
 
 /// Names a session: `sesn_` and 32 hex digits. Sorts by time of creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -125,6 +128,8 @@ pub struct Event {
     pub by: By,
     /// Everything else, `type` included, as written.
     pub fields: Map<String, Value>,
+    /// What a provider alone understands of it. No face shows it.
+    pub private: Option<Private>,
 }
 
 impl Event {
@@ -161,6 +166,8 @@ pub struct NewEvent {
     pub fields: Map<String, Value>,
     /// How a repeated call finds it; `agent.tool_use` alone has one.
     pub key: Option<CallKey>,
+    /// What a provider alone understands of it. No face shows it.
+    pub private: Option<Private>,
 }
 
 /// How a repeated call is recognised, within its session (design 2.2).
@@ -181,7 +188,7 @@ impl NewEvent {
         let Ok(Value::Object(fields)) = serde_json::to_value(body) else {
             unreachable!("a body is an object of plain data")
         };
-        Self { id: EventId::new(), by, fields, key: None }
+        Self { id: EventId::new(), by, fields, key: None, private: None }
     }
 
     /// Its `type`.
@@ -206,6 +213,61 @@ pub enum Body {
     SessionUpdated {
         /// `active` or `archived`.
         status: String,
+        /// The model that the built-in loop asks from here on, when that is what changed.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        model: Option<String>,
+    },
+    /// The built-in loop works on the session.
+    #[serde(rename = "session.status_running")]
+    StatusRunning {},
+    /// The built-in loop stopped on the way and goes on by itself.
+    #[serde(rename = "session.status_rescheduled")]
+    StatusRescheduled {},
+    /// The built-in loop has nothing to do until somebody says something.
+    #[serde(rename = "session.status_idle")]
+    StatusIdle {
+        /// Why it stopped.
+        stop_reason: StopReason,
+    },
+    /// The built-in loop never works on the session again.
+    #[serde(rename = "session.status_terminated")]
+    StatusTerminated {},
+    /// Something went wrong outside any call, most often with the model.
+    #[serde(rename = "session.error")]
+    SessionError {
+        /// What.
+        error: ErrorSaid,
+        /// What becomes of it.
+        retry_status: RetryStatus,
+    },
+    /// A model is asked.
+    #[serde(rename = "span.model_request_start")]
+    ModelRequestStart {
+        /// The last event that it is told of.
+        through: Seq,
+        /// Which model.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        model: Option<String>,
+        /// What for, when it is not for the next thought.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        purpose: Option<Purpose>,
+    },
+    /// A model has answered, or failed.
+    #[serde(rename = "span.model_request_end")]
+    ModelRequestEnd {
+        /// The `span.model_request_start`.
+        model_request_start_id: EventId,
+        /// What it cost.
+        model_usage: ModelUsage,
+        /// From asking to the first piece of the answer, in milliseconds, when one came.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        ttft_ms: Option<u64>,
+        /// Whether there is no answer, or only part of one.
+        #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+        is_error: bool,
+        /// Why the answer ended, when there is one.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        stop: Option<ModelStop>,
     },
     /// A person said something.
     #[serde(rename = "user.message")]
@@ -216,6 +278,32 @@ pub enum Body {
     /// A person wants the brain to stop.
     #[serde(rename = "user.interrupt")]
     UserInterrupt {},
+    /// A person said whether a call may run.
+    #[serde(rename = "user.tool_confirmation")]
+    ToolConfirmation {
+        /// The `agent.tool_use`.
+        tool_use_id: EventId,
+        /// What they said.
+        result: Confirmation,
+        /// Why not, for the brain.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        deny_message: Option<String>,
+    },
+    /// A brain thought before it spoke.
+    #[serde(rename = "agent.thinking")]
+    AgentThinking {
+        /// What, as far as its provider shows it: content blocks.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        content: Option<Value>,
+    },
+    /// What a brain is told from here on begins with a summary. What that stands for is still in the log.
+    #[serde(rename = "agent.thread_context_compacted")]
+    ContextCompacted {
+        /// The last event that the summary stands for.
+        through: Seq,
+        /// The summary.
+        summary: String,
+    },
     /// A brain said something.
     #[serde(rename = "agent.message")]
     AgentMessage {
@@ -236,6 +324,9 @@ pub enum Body {
         /// The caller's key, when it gave one that lasts.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         call_key: Option<String>,
+        /// What the policy says of it, when it was asked.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        evaluated_permission: Option<Permission>,
     },
     /// A call is about to touch its hand. Durable before it does; at most one a call.
     #[serde(rename = "hand.call_started")]
@@ -250,6 +341,9 @@ pub enum Body {
         node: String,
         /// Epoch of the hand's lease.
         epoch: i64,
+        /// Epoch of the session's lease, when the built-in loop started it.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        waker: Option<i64>,
     },
     /// A call came back, or is known never to. At most one a call.
     #[serde(rename = "agent.tool_result")]
@@ -331,82 +425,4 @@ pub enum Body {
         /// What the state is called.
         name: String,
     },
-}
-
-/// A hand in an event.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HandRef {
-    /// Its name.
-    pub name: String,
-    /// Its kind, such as `sandbox`.
-    pub kind: String,
-}
-
-/// What an MCP server's answer to `tools/call` has beside its content.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct ResultRest {
-    /// Its `structuredContent`, any JSON.
-    #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "given")]
-    pub structured: Option<Value>,
-    /// The other members of its result, `_meta` included.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub more: Option<Map<String, Value>>,
-    /// The JSON-RPC error that it was, instead of a result.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub error: Option<Value>,
-}
-
-/// A value that is there, be it `null`.
-fn given<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
-    Value::deserialize(deserializer).map(Some)
-}
-
-/// A stored output in an event.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OutputRef {
-    /// Its key among the session's outputs. Readers ask by the event's `seq`.
-    pub id: String,
-    /// Its size.
-    pub bytes: u64,
-    /// What it is, when it is not what the tool printed or an image.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub holds: Option<Holds>,
-}
-
-/// What a stored output is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Holds {
-    /// The whole result of an MCP server's tool, as JSON.
-    Result,
-}
-
-/// How a call ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CallOutcome {
-    /// As asked.
-    Ok,
-    /// The tool failed.
-    Error,
-    /// Somebody who may said no.
-    Denied,
-    /// The caller gave up.
-    Cancelled,
-    /// Its time ran out.
-    Timeout,
-    /// The hand died under it.
-    Lost,
-    /// The process that ran it is gone: it may or may not have run.
-    Unknown,
-}
-
-/// What became of an instance's work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Work {
-    /// It is there for the next instance.
-    Kept,
-    /// It is not.
-    Gone,
 }

@@ -36,6 +36,8 @@ pub enum At {
     After(Seq),
     /// Each of these leases is still held, compared in the same transaction ([`LogError::Fenced`] otherwise).
     Held(Vec<Held>),
+    /// Both: each of these leases is still held, and the log ends here.
+    HeldAfter(Vec<Held>, Seq),
 }
 
 /// A claim that a lease has not changed hands.

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
-use super::{CallKey, EVENT_BYTES_MAX, Event, EventId, LogError, NewEvent, Seq, SessionId, Via};
+use super::{CallKey, EVENT_BYTES_MAX, Event, EventId, LogError, NewEvent, Private, Seq, SessionId, Via};
 use crate::database::DatabaseError;
 
 /// Most bytes of an event's `type`: it is part of an index.
@@ -29,10 +29,23 @@ pub(super) struct NewRow {
     pub(super) size: i64,
     pub(super) by: String,
     pub(super) body: String,
+    pub(super) private: Option<String>,
     /// What it does to the index of open calls.
     pub(super) call: CallChange,
     /// What it does to the index of instances.
     pub(super) instance: InstanceChange,
+    /// Whether the built-in loop is to look at it.
+    pub(super) wakes: Wakes,
+}
+
+/// Whether an event gives the built-in loop something to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wakes {
+    Nobody,
+    /// If it has worked on the session before: what other brains do in theirs is none of its business.
+    LoopOfOld,
+    /// In any case.
+    Loop,
 }
 
 /// How an event changes which instances the log says are there.
@@ -74,6 +87,11 @@ impl NewRow {
         if body.len() > EVENT_BYTES_MAX {
             return Err(LogError::TooLarge(body.len()));
         }
+        let private = event.private.as_ref().map(|private| text(&private.0));
+        let private_bytes = private.as_ref().map_or(0, String::len);
+        if private_bytes > EVENT_BYTES_MAX {
+            return Err(LogError::TooLarge(private_bytes));
+        }
         let by = text(&event.by);
         let (tool_use_id, call) = call_change(event)?;
         let (call_key, resend_key) = match &event.key {
@@ -91,11 +109,13 @@ impl NewRow {
                 .fields
                 .get("output")
                 .and_then(|output| Some(output.get("id")?.as_str()?.to_owned())),
-            size: i64::try_from(body.len() + by.len() + ENVELOPE_BYTES).unwrap_or(i64::MAX),
+            size: i64::try_from(body.len() + private_bytes + by.len() + ENVELOPE_BYTES).unwrap_or(i64::MAX),
             by,
             body,
+            private,
             call,
             instance: instance_change(event),
+            wakes: wakes(event),
         })
     }
 }
@@ -141,6 +161,15 @@ fn instance_change(event: &NewEvent) -> InstanceChange {
     }
 }
 
+fn wakes(event: &NewEvent) -> Wakes {
+    match (event.kind(), event.by.via) {
+        ("session.status_running" | "session.status_rescheduled", _) => Wakes::Loop,
+        ("user.message", Via::Cli) => Wakes::Loop,
+        ("user.message" | "user.interrupt" | "user.tool_confirmation", _) => Wakes::LoopOfOld,
+        _ => Wakes::Nobody,
+    }
+}
+
 fn tool_use_id(event: &NewEvent) -> Result<String, LogError> {
     let id = event.fields.get("tool_use_id").and_then(Value::as_str).unwrap_or_default();
     id.parse::<EventId>()
@@ -149,7 +178,7 @@ fn tool_use_id(event: &NewEvent) -> Result<String, LogError> {
 }
 
 /// The columns that [`event`] needs.
-pub(super) const COLUMNS: &str = "e.seq, e.id, e.at, e.by, e.body";
+pub(super) const COLUMNS: &str = "e.seq, e.id, e.at, e.by, e.body, e.private";
 
 /// The event in a row of [`COLUMNS`].
 pub(super) fn event(session: SessionId, row: &AnyRow) -> Result<Event, LogError> {
@@ -164,6 +193,10 @@ pub(super) fn event(session: SessionId, row: &AnyRow) -> Result<Event, LogError>
         at: at.parse().map_err(serde::de::Error::custom).map_err(corrupt)?,
         by: serde_json::from_str(&column::<String>(row, "by")?).map_err(corrupt)?,
         fields: serde_json::from_str(&column::<String>(row, "body")?).map_err(corrupt)?,
+        private: column::<Option<String>>(row, "private")?
+            .map(|private| serde_json::from_str(&private).map(Private))
+            .transpose()
+            .map_err(corrupt)?,
     })
 }
 

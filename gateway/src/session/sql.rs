@@ -11,13 +11,14 @@ use std::sync::{Arc, PoisonError, RwLock};
 use async_trait::async_trait;
 use sqlx::AssertSqlSafe;
 
-use super::row::{CallChange, InstanceChange, NewRow, column};
+use super::awake;
+use super::row::{CallChange, InstanceChange, NewRow, Wakes, column};
 use super::turns::Turns;
 use super::{At, Event, EventLog, Held, LogError, NewEvent, Seq, SessionId, Slice};
 use crate::clock;
 use crate::database::{self, Connection, Database, DatabaseError, Dialect, Signals};
 
-/// Rows in one `insert`; each binds ten values of SQLite's 32 766.
+/// Rows in one `insert`; each binds eleven values of SQLite's 32 766.
 const INSERT_ROWS_MAX: usize = 64;
 /// Most events in one append.
 pub const APPEND_EVENTS_MAX: usize = 1_000;
@@ -103,11 +104,17 @@ impl EventLog for SqlLog {
             Dialect::Sqlite => None,
             Dialect::Postgres => Some(self.turns.wait(id).await),
         };
-        let (signals, topic) = (Arc::clone(self.database.signals()), batch.topic.clone());
+        let (signals, topic, wakes) =
+            (Arc::clone(self.database.signals()), batch.topic.clone(), batch.wakes());
         self.database
             .write_then(
                 move |connection| Box::pin(async move { batch.append(connection).await }),
-                move |last: &Seq| signals.publish(&topic, last.0),
+                move |last: &Seq| {
+                    signals.publish(&topic, last.0);
+                    if wakes {
+                        signals.publish(awake::TOPIC, last.0);
+                    }
+                },
             )
             .await
     }
@@ -144,12 +151,20 @@ impl Batch {
         self.change_open_calls(connection).await?;
         self.change_instances(connection).await?;
         database::notify(connection, self.dialect, &self.topic, last.0).await.map_err(DatabaseError::from)?;
+        if self.wakes() {
+            awake::put(connection, self.dialect, &self.session, last, &self.rows).await?;
+        }
         Ok(last)
+    }
+
+    /// Whether the built-in loop may have something to do once this is written.
+    pub(super) fn wakes(&self) -> bool {
+        self.rows.iter().any(|row| row.wakes != Wakes::Nobody)
     }
 
     /// Before the session's row is locked: leases come first everywhere, so that nobody waits in a circle.
     async fn check_held(&self, connection: &mut Connection) -> Result<(), LogError> {
-        let At::Held(leases) = &self.at else { return Ok(()) };
+        let (At::Held(leases) | At::HeldAfter(leases, _)) = &self.at else { return Ok(()) };
         let mut leases: Vec<&Held> = leases.iter().collect();
         leases.sort_by(|a, b| a.subject.cmp(&b.subject));
         for lease in leases {
@@ -174,14 +189,14 @@ impl Batch {
     async fn take_places(&self, connection: &mut Connection, now: &str) -> Result<Seq, LogError> {
         let statement = match self.at {
             At::End | At::Held(_) => self.statements.end,
-            At::After(_) => self.statements.after,
+            At::After(_) | At::HeldAfter(..) => self.statements.after,
         };
         let mut query = sqlx::query(statement)
             .bind(self.session.clone())
             .bind(i64::try_from(self.rows.len()).unwrap_or(i64::MAX))
             .bind(self.rows.iter().map(|row| row.size).sum::<i64>())
             .bind(now.to_owned());
-        if let At::After(seq) = self.at {
+        if let At::After(seq) | At::HeldAfter(_, seq) = self.at {
             query = query.bind(seq.0);
         }
         match query.fetch_optional(&mut *connection).await.map_err(DatabaseError::from)? {
@@ -226,7 +241,8 @@ impl Batch {
                     .bind(row.output_id.clone())
                     .bind(row.size)
                     .bind(row.by.clone())
-                    .bind(row.body.clone());
+                    .bind(row.body.clone())
+                    .bind(row.private.clone());
             }
             query.execute(&mut *connection).await.map_err(insert_failure)?;
         }
@@ -297,13 +313,13 @@ fn open_calls<'a>(rows: &'a [NewRow], node: &'a str) -> BTreeMap<&'a str, Option
 fn insert_text(rows: usize) -> String {
     let mut text =
         "insert into event (session, at, seq, id, type, tool_use_id, call_key, resend_key, output_id, \
-                    size, by, body) values "
+                    size, by, body, private) values "
             .to_owned();
     for row in 0..rows {
         text.push_str(if row == 0 { "($1, $2" } else { ", ($1, $2" });
-        for place in 0..10 {
+        for place in 0..11 {
             // Writing to a string does not fail.
-            write!(text, ", ${}", 3 + row * 10 + place).ok();
+            write!(text, ", ${}", 3 + row * 11 + place).ok();
         }
         text.push(')');
     }

@@ -1,7 +1,7 @@
 //! A client that asks for one thing at a time, of whichever gateway is there.
 
 use anyhow::{Context as _, Result, bail, ensure};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tests::gateway::Gateway;
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
@@ -78,27 +78,38 @@ impl Client {
         arguments: Value,
         key: Option<&str>,
     ) -> Result<Value> {
-        let mut meta = Map::new();
+        let mut params = json!({"name": tool, "arguments": arguments});
+        if let Some(key) = key {
+            params["_meta"] = json!({"manyhands/callKey": key});
+        }
+        self.ask(session, "tools/call", tool, params).await
+    }
+
+    /// The result of any request. `name` is what it is about: the tool, prompt or URI.
+    pub(crate) async fn ask(
+        &self,
+        session: &str,
+        method: &str,
+        name: &str,
+        mut params: Value,
+    ) -> Result<Value> {
+        let mut meta = params["_meta"].as_object().cloned().unwrap_or_default();
         meta.insert("io.modelcontextprotocol/protocolVersion".into(), VERSION.into());
         meta.insert("io.modelcontextprotocol/clientCapabilities".into(), json!({}));
-        if let Some(key) = key {
-            meta.insert("manyhands/callKey".into(), key.into());
-        }
-        let params = json!({"name": tool, "arguments": arguments, "_meta": meta});
-        let answer = self
+        params["_meta"] = Value::Object(meta);
+        let mut request = self
             .http
             .post(format!("{}/mcp/sessions/{session}", self.base))
             .bearer_auth(&self.token)
             .header("Accept", "application/json, text/event-stream")
             .header("Content-Type", "application/json")
             .header("MCP-Protocol-Version", VERSION)
-            .header("Mcp-Method", "tools/call")
-            .header("Mcp-Name", tool)
-            .body(json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string())
-            .send()
-            .await?
-            .text()
-            .await?;
+            .header("Mcp-Method", method)
+            .body(json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string());
+        if !name.is_empty() {
+            request = request.header("Mcp-Name", name);
+        }
+        let answer = request.send().await?.text().await?;
         // The body, or the last event that has a message.
         let message: Option<Value> = serde_json::from_str(&answer).ok().or_else(|| {
             let data = answer.lines().filter_map(|line| line.strip_prefix("data:"));
@@ -106,7 +117,7 @@ impl Client {
         });
         match message.as_ref().and_then(|message| message.get("result")) {
             Some(result) => Ok(result.clone()),
-            None => bail!("{tool} was not answered: {answer:?}"),
+            None => bail!("{method} of {name} was not answered: {answer:?}"),
         }
     }
 }

@@ -126,7 +126,17 @@ impl Rig {
         let arguments = BTreeMap::from([("command", command)]);
         let Value::Object(arguments) = json!(arguments) else { bail!("no object") };
         let (by, principal, caller) = (Self::by(), Principal::owner(), Arc::default());
-        Ok(self.calls.begin(Ask { by, principal, session, hand, tool, arguments, key: None, caller })?)
+        Ok(self.calls.begin(Ask {
+            by,
+            principal,
+            session,
+            hand,
+            tool,
+            arguments,
+            key: None,
+            caller,
+            turn: None,
+        })?)
     }
 
     async fn call(&self, session: SessionId, command: &str) -> Result<Result<Arc<Answer>, CallError>> {

@@ -156,7 +156,7 @@ async fn an_archived_session_is_read_only(store: &Store) -> Result<()> {
         ensure_refused(&refused, |error| matches!(error, LogError::Archived))?;
     }
     let last = store.all(session.id).await?.pop();
-    let updated = Body::SessionUpdated { status: "archived".into() };
+    let updated = Body::SessionUpdated { status: "archived".into(), model: None };
     ensure!(last.and_then(|event| event.known()) == Some(updated));
     Ok(())
 }

@@ -3,7 +3,8 @@
 
 use anyhow::Result;
 use gateway::session::{
-    Body, By, CallOutcome, Event, EventId, HandRef, OutputRef, Seq, SessionId, Via, Work,
+    Body, By, CallOutcome, Confirmation, ErrorSaid, Event, EventId, HandRef, ModelStop, ModelUsage,
+    OutputRef, Permission, Private, Purpose, RetryStatus, Seq, SessionId, StopReason, Via, Work,
 };
 use serde_json::{Map, Value, json};
 
@@ -24,9 +25,19 @@ fn number(body: &Body) -> usize {
         Body::HandMoved { .. } => 11,
         Body::HandCheckpointed { .. } => 12,
         Body::HandRestored { .. } => 13,
+        Body::ToolConfirmation { .. } => 14,
+        Body::AgentThinking { .. } => 15,
+        Body::ContextCompacted { .. } => 16,
+        Body::StatusRunning {} => 17,
+        Body::StatusRescheduled {} => 18,
+        Body::StatusIdle { .. } => 19,
+        Body::StatusTerminated {} => 20,
+        Body::SessionError { .. } => 21,
+        Body::ModelRequestStart { .. } => 22,
+        Body::ModelRequestEnd { .. } => 23,
     }
 }
-const KINDS: usize = 14;
+const KINDS: usize = 24;
 
 fn call() -> EventId {
     "sevt_0197c0de000070008000000000000001".parse().expect("an id")
@@ -41,6 +52,7 @@ fn bodies() -> Vec<Body> {
         hand: HandRef { name: "sandbox".into(), kind: "sandbox".into() },
         tool: "bash".into(),
         call_key,
+        evaluated_permission: None,
     };
     let ended = |output, outcome| Body::ToolResult {
         tool_use_id: call(),
@@ -55,7 +67,7 @@ fn bodies() -> Vec<Body> {
     let mut bodies = vec![
         Body::SessionCreated { name: None },
         Body::SessionCreated { name: Some("demo".into()) },
-        Body::SessionUpdated { status: "archived".into() },
+        Body::SessionUpdated { status: "archived".into(), model: None },
         Body::UserMessage { content: json!([{"type": "text", "text": "hello"}]) },
         Body::UserInterrupt {},
         Body::AgentMessage { content: "hello".into() },
@@ -67,6 +79,7 @@ fn bodies() -> Vec<Body> {
             instance: "inst_1".into(),
             node: "node_1".into(),
             epoch: 3,
+            waker: None,
         },
         ended(Some(output), CallOutcome::Ok),
         Body::HandProvisioned { hand: "sandbox".into(), instance: "inst_1".into(), node: "node_1".into() },
@@ -87,6 +100,103 @@ fn bodies() -> Vec<Body> {
         .map(|outcome| ended(None, outcome)),
     );
     bodies.extend(moves());
+    bodies.extend(loop_calls());
+    bodies.extend(loop_status());
+    bodies.extend(loop_models());
+    bodies
+}
+
+/// What the built-in loop's calls have beyond those of others.
+fn loop_calls() -> Vec<Body> {
+    let permitted = |permission| Body::ToolUse {
+        name: "sandbox__bash".into(),
+        input: Map::new(),
+        hand: HandRef { name: "sandbox".into(), kind: "sandbox".into() },
+        tool: "bash".into(),
+        call_key: None,
+        evaluated_permission: Some(permission),
+    };
+    let confirmed = |result, deny_message: Option<&str>| Body::ToolConfirmation {
+        tool_use_id: call(),
+        result,
+        deny_message: deny_message.map(Into::into),
+    };
+    vec![
+        permitted(Permission::Allow),
+        permitted(Permission::Ask),
+        permitted(Permission::Deny),
+        Body::CallStarted {
+            tool_use_id: call(),
+            hand: "sandbox".into(),
+            instance: "inst_1".into(),
+            node: "node_1".into(),
+            epoch: 3,
+            waker: Some(7),
+        },
+        confirmed(Confirmation::Allow, None),
+        confirmed(Confirmation::Deny, Some("not on a Friday")),
+        Body::SessionUpdated { status: "active".into(), model: Some("scripted/demo".into()) },
+    ]
+}
+
+fn loop_status() -> Vec<Body> {
+    let error = |retry_status| Body::SessionError {
+        error: ErrorSaid { kind: "overloaded".into(), message: "the provider is overloaded".into() },
+        retry_status,
+    };
+    let mut bodies = vec![Body::StatusRunning {}, Body::StatusRescheduled {}, Body::StatusTerminated {}];
+    let reasons = [
+        StopReason::EndTurn,
+        StopReason::RequiresAction { event_ids: vec![call()] },
+        StopReason::RetriesExhausted,
+        StopReason::Interrupted,
+        StopReason::MaxTokens,
+        StopReason::Refusal,
+        StopReason::BudgetExhausted { budget: "brain.steps".into() },
+    ];
+    bodies.extend(reasons.map(|stop_reason| Body::StatusIdle { stop_reason }));
+    bodies.extend(
+        [RetryStatus::Retrying { after_ms: 1500 }, RetryStatus::Exhausted, RetryStatus::Terminal].map(error),
+    );
+    bodies
+}
+
+fn loop_models() -> Vec<Body> {
+    let start = |model: Option<&str>, purpose| Body::ModelRequestStart {
+        through: Seq(7),
+        model: model.map(Into::into),
+        purpose,
+    };
+    let usage = ModelUsage {
+        input_tokens: 10,
+        output_tokens: 20,
+        cache_read_input_tokens: 30,
+        cache_creation_input_tokens: 40,
+    };
+    let end = |is_error, ttft_ms, stop| Body::ModelRequestEnd {
+        model_request_start_id: call(),
+        model_usage: usage,
+        ttft_ms,
+        is_error,
+        stop,
+    };
+    let mut bodies = vec![
+        Body::AgentThinking { content: None },
+        Body::AgentThinking { content: Some(json!([{"type": "text", "text": "hm"}])) },
+        Body::ContextCompacted { through: Seq(7), summary: "What came before.".into() },
+        start(None, None),
+        start(Some("scripted/demo"), Some(Purpose::Compaction)),
+        end(true, None, None),
+    ];
+    let stops = [
+        ModelStop::EndTurn,
+        ModelStop::ToolUse,
+        ModelStop::MaxTokens,
+        ModelStop::Refusal,
+        ModelStop::Pause,
+        ModelStop::ContextFull,
+    ];
+    bodies.extend(stops.map(|stop| end(false, Some(120), Some(stop))));
     bodies
 }
 
@@ -109,7 +219,15 @@ fn moves() -> [Body; 3] {
 fn event(fields: Map<String, Value>, seq: i64, via: Via, client: Option<&str>) -> Result<Event> {
     let session: SessionId = "sesn_0197c0de000070008000000000000000".parse()?;
     let by = By { principal: "local:owner".into(), client: client.map(Into::into), via };
-    Ok(Event { id: call(), seq: Seq(seq), session, at: "2026-11-29T16:02:11.12Z".parse()?, by, fields })
+    Ok(Event {
+        id: call(),
+        seq: Seq(seq),
+        session,
+        at: "2026-11-29T16:02:11.12Z".parse()?,
+        by,
+        fields,
+        private: None,
+    })
 }
 
 #[test]
@@ -132,11 +250,21 @@ fn every_kind_has_its_form() -> Result<()> {
 }
 
 #[test]
+fn what_is_private_is_shown_by_no_face() -> Result<()> {
+    let secret = "EqQBCgIYAhIkc2lnbmF0dXJl";
+    let fields = json!({"type": "agent.thinking"}).as_object().cloned().unwrap_or_default();
+    let private = Some(Private(json!({"signature": secret})));
+    let thought = Event { private, ..event(fields, 1, Via::Loop, None)? };
+    assert!(!thought.to_json().to_string().contains(secret) && !format!("{thought:?}").contains(secret));
+    Ok(())
+}
+
+#[test]
 fn what_this_version_does_not_know_is_kept() -> Result<()> {
     let newer = json!({"type": "session.updated", "status": "archived", "why": {"asked": true}});
     let fields = newer.as_object().cloned().unwrap_or_default();
     let kept = event(fields.clone(), 1, Via::Mcp, None)?;
-    assert_eq!(kept.known(), Some(Body::SessionUpdated { status: "archived".into() }));
+    assert_eq!(kept.known(), Some(Body::SessionUpdated { status: "archived".into(), model: None }));
     assert_eq!(kept.to_json()["why"], json!({"asked": true}));
     let foreign = event(
         json!({"type": "my.thing", "seq": 99}).as_object().cloned().unwrap_or_default(),

@@ -87,7 +87,7 @@ async fn call(
     let by = By { principal: principal.to_string(), client: None, via: Via::Cli };
     let session = gateway.sessions.open(&principal, &called.session.parse()?, &by).await?.id;
     let (arguments, caller) = (called.arguments, Arc::default());
-    let ask = Ask { by, principal, session, hand, tool, arguments, key: None, caller };
+    let ask = Ask { by, principal, session, hand, tool, arguments, key: None, caller, turn: None };
     let mut ticket = gateway.calls.begin(ask)?;
     let answer = loop {
         if let News::Ended(end) = ticket.next().await {
