@@ -7,6 +7,7 @@ mod control;
 mod copy;
 mod doctor;
 mod hand;
+mod run;
 mod serve;
 mod session;
 mod stdio;
@@ -65,6 +66,10 @@ enum Command {
     /// Sessions: durable logs
     #[command(subcommand)]
     Session(session::Command),
+    /// Say something to the built-in brain, and see what it does
+    Run(run::Options),
+    /// Have the built-in brain go on with a session that stopped on its way
+    Wake(run::Wake),
     /// What this machine can offer, and what to do about each lack
     Doctor,
 }
@@ -149,6 +154,8 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Hand(command) => return hand::run(&setting, command).await,
         Command::Token(command) => token::run(&setting, command).await?,
         Command::Session(command) => session::run(&setting, command).await?,
+        Command::Run(options) => run::run(&setting, options).await?,
+        Command::Wake(options) => run::wake(&setting, options).await?,
         Command::Doctor => return doctor::run(&setting).await,
     }
     Ok(ExitCode::SUCCESS)

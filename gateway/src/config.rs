@@ -5,6 +5,7 @@
 //! `limits.running_calls` is `MANYHANDS_LIMITS_RUNNING_CALLS`.
 
 mod reload;
+mod work;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,13 +20,14 @@ use crate::brain::{BadBrain, BrainSetting};
 use crate::hand::{BadHand, HandConfig, HandName, SandboxSettings};
 
 pub use reload::{FileRead, Reread, Stamp};
+pub use work::Work;
 
 /// What environment names of settings begin with.
 const ENVIRONMENT: &str = "MANYHANDS_";
 /// Shortest time between two signs of life, in milliseconds: more often would only wear the disk.
 const HEARTBEAT_MS_MIN: u64 = 10;
 /// The settings that are not tables: each can be set from the environment.
-pub const SETTINGS: [&str; 28] = [
+pub const SETTINGS: [&str; 40] = [
     "listen",
     "log",
     "allowed_hosts",
@@ -54,6 +56,18 @@ pub const SETTINGS: [&str; 28] = [
     "brain.silence_s",
     "brain.first_token_ms",
     "brain.token_ms",
+    "loop.steps",
+    "loop.tokens",
+    "loop.minutes",
+    "loop.cost",
+    "loop.price_input",
+    "loop.price_output",
+    "loop.price_cache_read",
+    "loop.price_cache_write",
+    "loop.tries",
+    "loop.backoff_ms",
+    "loop.compact_at",
+    "loop.whole_results",
 ];
 
 /// What the gateway was told, parsed into what it means.
@@ -83,6 +97,9 @@ pub struct Config {
     pub limits: Limits,
     /// The model that the built-in loop calls. Default: none.
     pub brain: BrainSetting,
+    /// How that loop goes about its work.
+    #[serde(rename = "loop")]
+    pub work: Work,
     /// The hands. Default: one sandbox called `sandbox`.
     pub hands: BTreeMap<HandName, HandConfig>,
     /// The file that says so, as it was when it was read.
@@ -316,6 +333,9 @@ impl Config {
                 return senseless(setting, "is 0: it must be at least 1");
             }
         }
+        if let Some((setting, message)) = self.work.senseless() {
+            return senseless(setting, message);
+        }
         if let Err(error) = tracing_subscriber::EnvFilter::try_new(&self.log) {
             let message = format!("is no filter ({error}): write a level such as info, or target=level");
             return senseless("log", &message);
@@ -338,6 +358,7 @@ impl Default for Config {
             nodes: Nodes::default(),
             limits: Limits::default(),
             brain: BrainSetting::default(),
+            work: Work::default(),
             hands: BTreeMap::new(),
             file: FileRead::default(),
         }

@@ -10,6 +10,7 @@ mod lists;
 mod pieces;
 mod resources;
 mod results;
+mod resume;
 mod service;
 mod session_tools;
 mod tools;

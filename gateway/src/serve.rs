@@ -4,6 +4,7 @@
 //! in here is detached: every task is tracked, and waited for at shutdown.
 
 mod background;
+mod brains;
 pub mod control;
 mod http;
 mod own;
@@ -32,6 +33,7 @@ use crate::calls::Calls;
 use crate::config::{Config, variable};
 use crate::database::{Database, DatabaseConfig, DatabaseError, SQLITE_FILE};
 use crate::hand::{Ground, HandConfig};
+use crate::harness::{self, Harness};
 use crate::leases::node::{Me, Nodes};
 use crate::leases::{LeaseError, Leases};
 use crate::mcp::Bridge;
@@ -72,6 +74,8 @@ pub struct Gateway {
     pub leases: Arc<Leases>,
     /// The calls that run.
     pub calls: Calls,
+    /// The built-in loop.
+    pub harness: Arc<Harness>,
     /// The bearer tokens.
     pub tokens: Tokens,
     /// Seals what clients bring back.
@@ -199,6 +203,7 @@ impl Gateway {
         let log = Arc::new(sessions.log().clone());
         let running_max = config.limits.running_calls;
         let calls = Calls::new(sessions.clone(), log, leases.clone(), running_max, hurry.clone());
+        let harness = brains::harness(&config, &sessions, &leases, &registry, &calls);
         let tokens = Tokens::new(database.clone());
         let sealer = Sealer::open_key(&database).await?;
         own.owner_token(&tokens, &nodes).await?;
@@ -208,6 +213,7 @@ impl Gateway {
             registry,
             leases,
             calls,
+            harness,
             tokens,
             sealer,
             mcp: Arc::default(),
@@ -234,6 +240,7 @@ impl Gateway {
         self.registry.live();
         let leases = self.leases.clone();
         self.tasks.spawn(async move { leases.reap_shared().await });
+        self.tasks.spawn(harness::pool(self.harness.clone(), self.closing.clone()));
         self.tasks.spawn(reload::follow(self.clone()));
         Ok(())
     }

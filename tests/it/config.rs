@@ -24,7 +24,7 @@ fn fields(table: &str) -> BTreeSet<String> {
 }
 
 /// One value of each setting that is not its default, as text of the environment, and what it shows as.
-const OTHERS: [(&str, &str); 28] = [
+const OTHERS: [(&str, &str); 40] = [
     ("listen", "127.0.0.1:1"),
     ("log", "debug"),
     ("allowed_hosts", "[\"a.example\"]"),
@@ -53,6 +53,18 @@ const OTHERS: [(&str, &str); 28] = [
     ("brain.silence_s", "3"),
     ("brain.first_token_ms", "3"),
     ("brain.token_ms", "3"),
+    ("loop.steps", "3"),
+    ("loop.tokens", "3"),
+    ("loop.minutes", "3"),
+    ("loop.cost", "3"),
+    ("loop.price_input", "3"),
+    ("loop.price_output", "3"),
+    ("loop.price_cache_read", "3"),
+    ("loop.price_cache_write", "3"),
+    ("loop.tries", "3"),
+    ("loop.backoff_ms", "3"),
+    ("loop.compact_at", "3"),
+    ("loop.whole_results", "3"),
 ];
 
 fn shown(config: &Config) -> String {
@@ -62,7 +74,7 @@ fn shown(config: &Config) -> String {
 
 #[test]
 fn the_list_of_settings_is_that_of_the_file() {
-    let tables = ["nodes", "limits", "brain"];
+    let tables = ["nodes", "limits", "brain", "loop"];
     let mut all: BTreeSet<String> = fields("").into_iter().filter(|field| field != "hands").collect();
     for table in tables {
         assert!(all.remove(table), "{table}");

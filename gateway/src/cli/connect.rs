@@ -80,7 +80,7 @@ fn servers(url: &str, authorization: &str) -> Value {
 }
 
 /// The current folder's name, made into a session's name.
-fn folder_name() -> String {
+pub(super) fn folder_name() -> String {
     let folder = std::env::current_dir().ok().and_then(|folder| {
         let name = folder.file_name()?.to_string_lossy().to_lowercase();
         let plain: String = name

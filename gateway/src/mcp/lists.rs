@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::results::{Cached, bad_cursor, finish, object};
 use super::service::Asked;
 use super::wire::Era;
-use super::{Face, HandsInView, View, resources, session_tools, uris};
+use super::{Face, HandsInView, View, resources, resume, session_tools, uris};
 use crate::clock;
 use crate::error;
 use crate::registry::Registered;
@@ -60,6 +60,9 @@ impl Face {
     pub(super) fn prompts(&self, asked: &Asked<'_>) -> Result<Object, ErrorData> {
         no_cursor(asked)?;
         let mut prompts = Vec::new();
+        if asked.view.hands == HandsInView::All {
+            prompts.push(resume::definition());
+        }
         for hand in self.in_view(&asked.view)? {
             prompts.extend(hand.prompts().iter().map(|prompt| {
                 let mut prompt = defined(asked, &hand, prompt);

@@ -10,6 +10,7 @@ use rmcp::model::{ReadResourceResult, Resource, ResourceContents, ResourceTempla
 use super::pieces::{self, PIECE_BYTES, piece};
 use super::{Face, View, results};
 use crate::error;
+use crate::harness::context;
 use crate::session::{
     Body, OutputError, SLICE_EVENTS_MAX, SLICE_TYPES_MAX, Seq, SessionError, SessionInfo, SessionRef, Slice,
 };
@@ -29,6 +30,8 @@ pub(super) struct Target {
 #[derive(Debug, PartialEq)]
 pub(super) enum Part {
     State,
+    /// What a brain needs to go on with it.
+    Context,
     Events(Slice),
     /// As JSON; from an offset on, a piece of that text.
     Event {
@@ -42,12 +45,19 @@ pub(super) enum Part {
 }
 
 /// The templates of sessions.
-pub(super) fn templates() -> [ResourceTemplate; 4] {
+pub(super) fn templates() -> [ResourceTemplate; 5] {
     let template = |uri: &str, name: &str, about: &str| {
         ResourceTemplate::new(uri, name).with_description(about).with_mime_type(JSON)
     };
     [
         template("session://{id}", "session", "A session's state. Its name may stand for its id."),
+        template(
+            "session://{id}/context",
+            "session-context",
+            "What a brain needs to go on with a session that another one began: what was said and done, and what is still \
+             open.",
+        )
+        .with_mime_type("text/plain"),
         template(
             "session://{id}/events{?after,before,limit,type}",
             "session-events",
@@ -81,6 +91,11 @@ impl Face {
         };
         let contents = match target.part {
             Part::State => vec![json(uri, &self.state(&info))],
+            Part::Context => {
+                let state = self.gateway.sessions.state(info.id).await.map_err(|error| error::rpc(&error))?;
+                let text = context::handover(&state, &info.id.to_string());
+                vec![ResourceContents::text(text, uri).with_mime_type("text/plain")]
+            }
             Part::Events(slice) => {
                 let page = self.gateway.sessions.slice(&info, slice.clone()).await;
                 vec![json(uri, &pieces::page(&page.map_err(|error| error::rpc(&error))?, &slice))]
@@ -164,6 +179,7 @@ pub(super) fn parse(uri: &str) -> Option<Target> {
     let session: SessionRef = parts.next()?.parse().ok()?;
     let part = match (parts.next(), parts.next(), parts.next()) {
         (None, None, None) if query.is_none() => Part::State,
+        (Some("context"), None, None) if query.is_none() => Part::Context,
         (Some("events"), None, None) => Part::Events(slice(query.unwrap_or_default())?),
         (Some("events"), Some(seq), None) => Part::Event { seq: place(seq)?, offset: offset(query)? },
         (Some("outputs"), Some(seq), None) => {
@@ -237,6 +253,7 @@ mod tests {
     fn only_exact_uris_mean_something() {
         let demo = || "demo".parse::<SessionRef>().unwrap();
         assert_eq!(parse("session://demo"), Some(Target { session: demo(), part: Part::State }));
+        assert_eq!(parse("session://demo/context"), Some(Target { session: demo(), part: Part::Context }));
         let slice = Slice {
             after: Some(Seq(3)),
             limit: Some(2),
@@ -271,6 +288,8 @@ mod tests {
             "session://demo/events?after=1&after=2",
             "session://demo/events?x=1",
             "session://demo?x=1",
+            "session://demo/context?x=1",
+            "session://demo/context/1",
             "file:///etc/passwd",
             "session://demo/outputs/1?offset=-1",
             "session://demo/outputs/1?offset=",

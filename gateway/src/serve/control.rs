@@ -6,6 +6,7 @@
 mod files;
 mod hand;
 mod moves;
+mod run;
 mod session;
 pub mod stdio;
 mod token;
@@ -29,7 +30,7 @@ pub fn router(gateway: Arc<Gateway>) -> Router {
     Router::new()
         .route("/about", get(about))
         .nest("/hands", hand::router())
-        .nest("/sessions", session::router())
+        .nest("/sessions", session::router().merge(run::router()))
         .nest("/tokens", token::router())
         .merge(stdio::router())
         .with_state(gateway)

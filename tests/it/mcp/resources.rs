@@ -75,6 +75,7 @@ async fn each_form_of_a_uri_is_listed_templated_and_read() -> Result<()> {
             forms
                 == [
                     "session://{id}",
+                    "session://{id}/context",
                     "session://{id}/events{?after,before,limit,type}",
                     "session://{id}/events/{seq}{?offset}",
                     "session://{id}/outputs/{seq}{?offset}"

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::super::results::{self, Cached, finish, object};
 use super::super::service::Asked;
-use super::super::{Face, HandsInView, View, resources, uris};
+use super::super::{Face, HandsInView, View, resources, resume, uris};
 use super::news::Heard;
 use super::replies;
 use super::{Subject, digest};
@@ -56,9 +56,12 @@ impl Face {
         }
     }
 
-    /// `prompts/get`: prompts are the hands'.
+    /// `prompts/get`: prompts are the hands', but for one.
     pub(in crate::mcp) async fn prompt(&self, asked: Asked<'_>) -> Result<Object, ErrorData> {
         let name = asked.text("name");
+        if asked.view.hands == HandsInView::All && name == resume::NAME {
+            return self.resume(&asked).await;
+        }
         let (hand, own) = self.find_prompt(&asked, name)?;
         let mut params = json!({ "name": own });
         if let Some(arguments) = asked.params.get("arguments").filter(|it| it.is_object()) {

@@ -90,7 +90,40 @@ async fn show(
     Query(whose): Query<Whose>,
 ) -> Result<Json<Value>, Refusal> {
     let info = find(&gateway, &session, whose.principal()).await?;
-    Ok(Json(state(&gateway, &info)))
+    let mut shown = state(&gateway, &info);
+    if let Some(standing) = standing(&gateway, &info).await? {
+        shown["loop"] = standing;
+    }
+    Ok(Json(shown))
+}
+
+/// Where the built-in loop stands with a session, and why, if it has ever worked on it.
+async fn standing(gateway: &Gateway, info: &SessionInfo) -> Result<Option<Value>, Refusal> {
+    let types = vec!["session.status_running".to_owned()];
+    let worked = Slice { limit: Some(1), types, ..Slice::default() };
+    if gateway.sessions.slice(info, worked).await?.events.is_empty() {
+        return Ok(None);
+    }
+    let state = gateway.sessions.state(info.id).await?;
+    let calls = state.calls.iter().map(|call| {
+        let stands = match (&call.started, call.waits_for_a_word()) {
+            (Some(_), _) => "running",
+            (None, true) => "waits for a person",
+            (None, false) => "asked for",
+        };
+        json!({"id": call.id, "name": call.name, "stands": stands})
+    });
+    Ok(Some(json!({
+        "status": state.status,
+        "model": state.model,
+        "here": gateway.harness.is_waking(info.id),
+        "open_calls": calls.collect::<Vec<_>>(),
+        "failures": state.failures.count,
+        "error": state.error,
+        "requests": state.spent.requests,
+        "usage": state.spent.usage,
+        "context_tokens": state.context_tokens,
+    })))
 }
 
 async fn events(
