@@ -9,6 +9,7 @@ mod conformance;
 mod crash;
 mod database;
 mod hand;
+mod harness;
 mod isolation;
 mod kinds;
 mod leases;

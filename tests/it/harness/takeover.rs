@@ -1,0 +1,131 @@
+//! Two gateways on one PostgreSQL: the first dies or freezes in the middle of its work, the second finishes it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use gateway::session::Event;
+use rustix::process::Signal;
+use tests::gateway::{Gateway, Options};
+use tests::postgres::{self, TestDatabase};
+use tokio_util::task::TaskTracker;
+
+use super::rig::{field, rests, said};
+use crate::crash::truth::{self, Reader, of};
+
+/// Silence after which a process counts as dead, in these tests.
+const DEAD_AFTER: Duration = Duration::from_secs(1);
+
+fn on(database: &TestDatabase) -> Options {
+    Options::default()
+        .env("MANYHANDS_DATABASE_URL", database.url())
+        .env("MANYHANDS_NODES_HEARTBEAT_MS", "200")
+        .env("MANYHANDS_NODES_DEAD_AFTER_MS", &DEAD_AFTER.as_millis().to_string())
+        .env("MANYHANDS_BRAIN_MODEL", "scripted/demo")
+}
+
+/// Two gateways, the first of which is at work on a session.
+struct Two {
+    first: Gateway,
+    second: Gateway,
+    reader: Reader,
+    _database: TestDatabase,
+}
+
+impl Two {
+    async fn at_work(prompt: &str, until: impl Fn(&[Event]) -> bool) -> Result<Self> {
+        let database = postgres::database().await?;
+        let reader = Reader::url(database.url()).await?;
+        let first = Gateway::start(on(&database)).await?;
+        // Whoever said it need not be there.
+        let (data, prompt) = (first.data().to_owned(), prompt.to_owned());
+        TaskTracker::new()
+            .spawn_blocking(move || tests::gateway::run(&data, &["run", "--session", "work", &prompt]));
+        reader.until("work", until).await?;
+        let second = Gateway::start(on(&database)).await?;
+        Ok(Self { first, second, reader, _database: database })
+    }
+
+    async fn ended(&self) -> Result<Vec<Event>> {
+        let events = self.reader.until("work", |events| rests(events) == ["end_turn"]).await?;
+        truth::check(&events)?;
+        Ok(events)
+    }
+}
+
+fn asked(events: &[Event]) -> bool {
+    !of(events, "span.model_request_start").is_empty()
+}
+
+fn started(events: &[Event]) -> bool {
+    !of(events, "hand.call_started").is_empty()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_killed_in_a_model_s_stream_is_followed_by_another() -> Result<()> {
+    // The first request takes long; the second process asks again, and nobody sees the difference.
+    let mut two = Two::at_work("@wait 3s\n@say Here it is.", asked).await?;
+    two.first.kill()?;
+    let killed = Instant::now();
+    let events = two.ended().await?;
+    println!("finished {:?} after the kill", killed.elapsed());
+    ensure!(said(&events) == ["Here it is."] && of(&events, "span.model_request_start").len() == 2);
+    ensure!(of(&events, "span.model_request_end").len() == 1);
+    drop(two.second);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_killed_in_a_call_is_followed_by_another() -> Result<()> {
+    let script = "@call sandbox__bash {\"command\": \"sleep 100\"}\n@then\n@say It says {{result}}";
+    let mut two = Two::at_work(script, started).await?;
+    two.first.kill()?;
+    let events = two.ended().await?;
+    let outcomes = truth::outcomes(&events);
+    ensure!(outcomes == [("unknown".to_owned(), 1)].into(), "{outcomes:?}");
+    ensure!(said(&events)[0].contains("it was not run again"), "{:?}", said(&events));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_that_ends_cleanly_leaves_its_work_at_once() -> Result<()> {
+    let mut two = Two::at_work("@wait 3s\n@say Here it is.", asked).await?;
+    two.first.stop()?;
+    let stopped = Instant::now();
+    two.reader.until("work", |events| of(events, "span.model_request_start").len() == 2).await?;
+    println!("taken over {:?} after the end", stopped.elapsed());
+    ensure!(said(&two.ended().await?) == ["Here it is."]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_gateway_that_was_taken_over_writes_nothing() -> Result<()> {
+    let two = Two::at_work("@wait 3s\n@say Here it is.", asked).await?;
+    let frozen = two.reader.nodes("alive").await?;
+    two.first.signal(Signal::STOP)?;
+    let before = two.ended().await?;
+    two.first.signal(Signal::CONT)?;
+    // It joins again, under another name, when it has seen what became of it.
+    let thawed = Instant::now();
+    loop {
+        let alive = two.reader.nodes("alive").await?;
+        if alive.len() == 2 && alive != frozen {
+            break;
+        }
+        ensure!(thawed.elapsed() < DEAD_AFTER * 30, "{alive:?}\n{}", two.first.stderr());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // Longer than what its model still had to say.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let after = two.reader.events("work").await?;
+    ensure!(after.len() == before.len(), "it added {:?}", truth::types(&after[before.len()..]));
+    // And it works again.
+    let answer = tests::gateway::run(two.first.data(), &["run", "--session", "work", "@say Awake."])?;
+    ensure!(answer.status.success(), "{}", String::from_utf8_lossy(&answer.stderr));
+    let events = two.reader.until("work", |events| rests(events).len() == 2).await?;
+    truth::check(&events)?;
+    let epochs: Vec<_> =
+        of(&events, "span.model_request_start").iter().map(|event| field(event, "through").clone()).collect();
+    ensure!(epochs.len() == 3, "{epochs:?}");
+    two.second.cli(&["session", "show", "work"]).context("the second one answers")?;
+    Ok(())
+}
