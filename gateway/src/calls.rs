@@ -7,6 +7,7 @@
 mod answer;
 mod line;
 mod moves;
+mod permission;
 mod record;
 mod relay;
 mod room;
@@ -21,6 +22,7 @@ use hands::mcp::Caller;
 use line::Line;
 pub use line::{News, Question, Ticket};
 pub use moves::Running as RunningCalls;
+pub use permission::evaluated;
 pub use relay::Relay;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;

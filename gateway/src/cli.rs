@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 done, 1 it failed, 2 wrong usage. Answers go to stdout, logs and errors to stderr.
 
+mod confirm;
 mod connect;
 mod control;
 mod copy;
@@ -70,6 +71,8 @@ enum Command {
     Run(run::Options),
     /// Have the built-in brain go on with a session that stopped on its way
     Wake(run::Wake),
+    /// Say whether a call may run that needs a person's yes
+    Confirm(confirm::Options),
     /// What this machine can offer, and what to do about each lack
     Doctor,
 }
@@ -156,6 +159,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Session(command) => session::run(&setting, command).await?,
         Command::Run(options) => run::run(&setting, options).await?,
         Command::Wake(options) => run::wake(&setting, options).await?,
+        Command::Confirm(options) => confirm::run(&setting, options).await?,
         Command::Doctor => return doctor::run(&setting).await,
     }
     Ok(ExitCode::SUCCESS)

@@ -4,6 +4,7 @@ mod android;
 mod container;
 mod emulator;
 mod mcp;
+mod permission;
 mod sandbox;
 mod setting;
 mod source;
@@ -22,6 +23,7 @@ pub use android::AndroidSettings;
 pub use container::{ContainerSettings, RootAccess, ShellProgram, TlsSettings, WorkspacePlace};
 pub use emulator::EmulatorSettings;
 pub use mcp::{BadServer, McpSettings, Protocol, Share};
+pub use permission::{Permission, Permissions};
 pub use sandbox::{BadMount, Network, SandboxSettings, split_mount};
 pub use setting::{BadSetting, Ground};
 pub use source::{Source, Variables};
@@ -111,11 +113,21 @@ pub enum BadHand {
     /// A setting of another kind.
     #[error(transparent)]
     Setting(#[from] BadSetting),
+    /// A permission is for a tool that is not there.
+    #[error("permission names {0:?}, and the hand has no such tool: `manyhands hand show` lists them")]
+    NoTool(String),
 }
 
 impl HandConfig {
     /// Refuses what can be read and makes no sense. Touches nothing.
     pub fn check(&self) -> Result<(), BadHand> {
+        self.permissions().check()?;
+        if self.logged() == Logged::No && self.permissions().asks() {
+            return Err(BadSetting::Needs(
+                "permission = \"ask\" needs the log, where a call waits for its answer: drop log = false",
+            )
+            .into());
+        }
         match self {
             // Its mounts are read when it is made.
             Self::Sandbox(_) => Ok(()),
@@ -261,6 +273,32 @@ impl HandConfig {
             // An image is pulled, or a machine boots twice: by KVM and then emulated.
             Self::Container(_) | Self::Vm(_) => Duration::from_mins(10),
             _ => Duration::from_secs(90),
+        }
+    }
+
+    /// Which of its tools a brain may call.
+    pub fn permissions(&self) -> &Permissions {
+        match self {
+            Self::Sandbox(settings) => &settings.permission,
+            Self::Mcp(settings) => &settings.permission,
+            Self::Container(settings) => &settings.permission,
+            Self::Ssh(settings) => &settings.permission,
+            Self::Android(settings) => &settings.permission,
+            Self::Emulator(settings) => &settings.permission,
+            Self::Vm(settings) => &settings.permission,
+        }
+    }
+
+    /// The same, to be changed before it is registered.
+    pub fn permissions_mut(&mut self) -> &mut Permissions {
+        match self {
+            Self::Sandbox(settings) => &mut settings.permission,
+            Self::Mcp(settings) => &mut settings.permission,
+            Self::Container(settings) => &mut settings.permission,
+            Self::Ssh(settings) => &mut settings.permission,
+            Self::Android(settings) => &mut settings.permission,
+            Self::Emulator(settings) => &mut settings.permission,
+            Self::Vm(settings) => &mut settings.permission,
         }
     }
 

@@ -382,6 +382,13 @@ impl Registry {
                 hand.tools().await.map_err(|source| RegistryError::Hand { name: name.clone(), source })?
             }
         };
+        if hand.mcp().is_none() {
+            // What a server offers may change; a misspelt word here would leave its tool open to all.
+            let known = |named: &str| tools.iter().any(|tool| tool.name == named);
+            if let Some(unknown) = config.permissions().named().find(|named| !known(named)) {
+                return Err(senseless(name, BadHand::NoTool(unknown.to_owned())));
+            }
+        }
         let made = Registered::new(name.clone(), config.clone(), origin, hand, tools);
         made.remember(kept.changes);
         Ok(made)

@@ -6,6 +6,7 @@
 mod awake;
 mod calls;
 mod changes;
+mod confirm;
 mod delete;
 mod emit;
 mod event;
@@ -29,6 +30,7 @@ use uuid::Uuid;
 
 pub use calls::{KeyedCall, OpenCall};
 pub use changes::{Change, Changes};
+pub use confirm::{InQuestion, Likeness, Word, Yes};
 pub use emit::*;
 pub use event::*;
 pub use log::*;

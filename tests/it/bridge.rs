@@ -1,6 +1,6 @@
 //! MCP servers behind hands, seen by clients of both eras. The server is a hand that does as it is told, but in `asked`.
 
-mod asked;
+pub(crate) mod asked;
 mod calls;
 mod follow;
 mod kit;

@@ -19,6 +19,7 @@ mod lossless;
 mod mcp;
 mod model;
 mod moves;
+mod permission;
 mod registration;
 mod sandbox;
 mod sandbox_copy;

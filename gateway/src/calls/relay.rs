@@ -10,10 +10,12 @@ use hands::{Call, CallContext, Ending, HandError, Outcome};
 
 use super::answer::{Answer, Replayed, Shaped, outcome_of, shape};
 use super::line::HandsEnd;
+use super::permission::{denied, permitted};
 use super::run::lost_text;
 use super::{CallError, Calls, Inner, Line, Running, Ticket};
 use crate::access::Principal;
 use crate::error;
+use crate::hand::Permission;
 use crate::leases::InUse;
 use crate::registry::Registered;
 use crate::session::{CallOutcome, EventId, Seq, SessionId};
@@ -100,6 +102,12 @@ impl Inner {
     /// A call of a hand that keeps no log.
     pub(super) async fn unlogged(&self, running: &Running) -> Result<Answer, CallError> {
         let ask = &running.ask;
+        // One that asks a person first can't do without the log.
+        if permitted(running) != Permission::Allow {
+            let mut answer = ended(ask.session, Outcome::error(denied(running)), None);
+            answer.outcome = CallOutcome::Denied;
+            return Ok(answer);
+        }
         let in_use = match self.hand_for(ask.session, &ask.principal, &ask.hand, &running.line).await? {
             Ok(in_use) => in_use,
             Err(why) => {

@@ -8,15 +8,16 @@ use futures_util::FutureExt as _;
 use hands::{Call, Ending, HandError, Outcome};
 use jiff::SignedDuration;
 
+use super::permission::{Cleared, USED_UP, evaluated, permitted};
 use super::record::{Ended, may_pass};
 use super::relay::context;
 use super::{Answer, CallError, Inner, Running};
 use crate::clock;
 use crate::error;
-use crate::hand::Logged;
+use crate::hand::{Logged, Permission};
 use crate::leases::InUse;
 use crate::registry::Registered;
-use crate::session::{At, Body, CallKey, CallOutcome, EventId, HandRef, LogError, NewEvent};
+use crate::session::{At, Body, CallKey, CallOutcome, EventId, HandRef, LogError, NewEvent, Yes};
 
 /// How long the outcome of a re-sent call is replayed after it. (Design 2.2: 10 minutes.)
 const RESEND_GUARD: SignedDuration = SignedDuration::from_mins(10);
@@ -123,8 +124,11 @@ impl Inner {
         tool_use: Option<NewEvent>,
     ) -> Result<Start, CallError> {
         let ask = &running.ask;
-        if let Some(in_use) = self.leases.warm(ask.session, &ask.hand) {
-            let start = call_started(running, tool_use_id, &in_use)?;
+        let permission = permission(running);
+        if permission == Permission::Allow
+            && let Some(in_use) = self.leases.warm(ask.session, &ask.hand)
+        {
+            let start = call_started(running, tool_use_id, &in_use, None)?;
             let events: Vec<NewEvent> = tool_use.iter().cloned().chain([start]).collect();
             match self.log.append(ask.session, held(running, &in_use), &events).await {
                 Ok(_) => return Ok(Start::Started(Box::new(Started { tool_use_id, in_use }))),
@@ -134,18 +138,30 @@ impl Inner {
         if let Some(tool_use) = tool_use {
             self.log.append(ask.session, At::End, &[tool_use]).await?;
         }
+        let cleared = tokio::select! {
+            biased;
+            () = running.line.cancel.cancelled() => return self.given_up(running, tool_use_id).await,
+            cleared = self.cleared(running, tool_use_id, permission) => cleared,
+        };
+        match cleared {
+            Ok(Cleared::Yes(yes)) => self.start_cleared(running, tool_use_id, yes).await,
+            Ok(Cleared::No(why)) => self.deny(running, tool_use_id, why).await,
+            Err(error) => self.refuse(running, tool_use_id, Outcome::error(error.to_string())).await,
+        }
+    }
+
+    /// Starts a call that stands in the log and may run.
+    async fn start_cleared(
+        &self,
+        running: &Running,
+        tool_use_id: EventId,
+        yes: Option<Yes>,
+    ) -> Result<Start, CallError> {
+        let ask = &running.ask;
         for _ in 0..START_TRIES {
             let acquired = tokio::select! {
                 acquired = self.leases.acquire(ask.session, &ask.principal, &ask.hand) => acquired,
-                // What the loop asked for may still be made by another waker.
-                () = running.line.cancel.cancelled() => {
-                    if ask.turn.is_some() {
-                        return Err(CallError::Cancelled);
-                    }
-                    let text = "Cancelled before it started: the call did not run.";
-                    let outcome = Outcome::ended(Ending::Cancelled, text);
-                    return self.refuse(running, tool_use_id, outcome).await;
-                }
+                () = running.line.cancel.cancelled() => return self.given_up(running, tool_use_id).await,
             };
             let in_use = match acquired {
                 Ok(acquired) => acquired,
@@ -154,9 +170,12 @@ impl Inner {
                     return self.refuse(running, tool_use_id, outcome).await;
                 }
             };
-            let event = call_started(running, tool_use_id, &in_use)?;
+            let event = call_started(running, tool_use_id, &in_use, yes)?;
             match self.log.append(ask.session, held(running, &in_use), &[event]).await {
                 Ok(_) => return Ok(Start::Started(Box::new(Started { tool_use_id, in_use }))),
+                Err(LogError::KeyTaken) if yes.is_some() => {
+                    return self.deny(running, tool_use_id, USED_UP.to_owned()).await;
+                }
                 Err(error) => self.fenced(running, &in_use, error).await?,
             }
         }
@@ -175,6 +194,21 @@ impl Inner {
             }
             _ => Err(error.into()),
         }
+    }
+
+    /// Whoever asked gave up before the start. What the loop asked for may still be made by another waker.
+    async fn given_up(&self, running: &Running, tool_use_id: EventId) -> Result<Start, CallError> {
+        if running.ask.turn.is_some() {
+            return Err(CallError::Cancelled);
+        }
+        let text = "Cancelled before it started: the call did not run.";
+        self.refuse(running, tool_use_id, Outcome::ended(Ending::Cancelled, text)).await
+    }
+
+    /// The call may not run.
+    async fn deny(&self, running: &Running, tool_use_id: EventId, why: String) -> Result<Start, CallError> {
+        let ended = Ended::unseen(tool_use_id, CallOutcome::Denied, why, None);
+        self.record(running, ended).await.map(Start::Refused)
     }
 
     async fn refuse(
@@ -278,9 +312,17 @@ fn asked(running: &Running) -> NewEvent {
         hand: HandRef { name: ask.hand.name.to_string(), kind: ask.hand.config.kind().to_owned() },
         tool: ask.tool.name.clone(),
         call_key,
-        evaluated_permission: None,
+        evaluated_permission: evaluated(&ask.hand, &ask.tool.name),
     };
     NewEvent { key: ask.key.clone(), ..NewEvent::of(ask.by.clone(), &body) }
+}
+
+/// What the hand permits of the call. Of its own calls the loop has asked that already, and the log has it.
+fn permission(running: &Running) -> Permission {
+    match running.ask.turn {
+        Some(_) => Permission::Allow,
+        None => permitted(running),
+    }
 }
 
 /// What must still be ours for a call to start.
@@ -290,7 +332,12 @@ fn held(running: &Running, in_use: &InUse) -> At {
 }
 
 /// A call of the loop that was called off does not start: a later waker may make it.
-fn call_started(running: &Running, tool_use_id: EventId, in_use: &InUse) -> Result<NewEvent, CallError> {
+fn call_started(
+    running: &Running,
+    tool_use_id: EventId,
+    in_use: &InUse,
+    yes: Option<Yes>,
+) -> Result<NewEvent, CallError> {
     let turn = running.ask.turn.as_ref();
     if turn.is_some() && running.line.cancel.is_cancelled() {
         return Err(CallError::Cancelled);
@@ -304,5 +351,5 @@ fn call_started(running: &Running, tool_use_id: EventId, in_use: &InUse) -> Resu
         epoch: instance.held.epoch,
         waker: turn.map(|turn| turn.waker.epoch),
     };
-    Ok(NewEvent::of(running.ask.by.clone(), &body))
+    Ok(NewEvent { key: yes.map(Yes::key), ..NewEvent::of(running.ask.by.clone(), &body) })
 }

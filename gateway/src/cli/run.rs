@@ -103,6 +103,8 @@ struct Shown {
     rests: Option<Value>,
     /// The last error.
     error: Option<String>,
+    /// The session's id.
+    session: String,
 }
 
 /// Whether a line is begun and not ended.
@@ -174,6 +176,9 @@ impl Shown {
     }
 
     fn note(&mut self, event: &Value) {
+        if let Some(session) = event["session"].as_str() {
+            session.clone_into(&mut self.session);
+        }
         match event["type"].as_str().unwrap_or_default() {
             "session.status_idle" => self.rests = Some(event["stop_reason"].clone()),
             "session.error" => self.error = event["error"]["message"].as_str().map(str::to_owned),
@@ -189,7 +194,12 @@ impl Shown {
         match reason["type"].as_str().unwrap_or_default() {
             "end_turn" => Ok(()),
             "requires_action" => {
-                eprintln!("manyhands: calls wait for your word: `manyhands session show` names them");
+                for call in reason["event_ids"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+                    let session = &self.session;
+                    eprintln!(
+                        "manyhands: a call waits for your word: `manyhands confirm {session} {call} allow`, or deny"
+                    );
+                }
                 Ok(())
             }
             "interrupted" => bail!("somebody stopped it"),

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use hands::android::{AndroidConfig, Device};
 use serde::{Deserialize, Serialize};
 
+use super::permission::Permissions;
 use super::setting::{BadSetting, mib, seconds, size};
 
 /// Where the adb server of this machine listens.
@@ -28,6 +29,9 @@ pub struct AndroidSettings {
     pub output_mib: u64,
     /// An instance that no call used for so long is released, in seconds; the workspace stays. Default 900.
     pub idle_s: u64,
+    /// Which tools a brain may call: allow, ask or deny, for all or by tool. Default allow.
+    #[serde(skip_serializing_if = "Permissions::is_usual")]
+    pub permission: Permissions,
 }
 
 impl Default for AndroidSettings {
@@ -40,6 +44,7 @@ impl Default for AndroidSettings {
             folder: usual.folder,
             output_mib: 64,
             idle_s: 900,
+            permission: Permissions::default(),
         }
     }
 }

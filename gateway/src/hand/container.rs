@@ -7,6 +7,7 @@ use hands::sandbox::Limits;
 use secrecy::ExposeSecret as _;
 use serde::{Deserialize, Serialize};
 
+use super::permission::Permissions;
 use super::setting::{BadSetting, Ground, absolute, bytes, mib, place, seconds, size, within};
 
 /// The variable that names a daemon when the setting does not.
@@ -58,6 +59,9 @@ pub struct ContainerSettings {
     pub free_disk_mib: u64,
     /// An instance that no call used for so long is released, in seconds; `/workspace` stays. Default 900.
     pub idle_s: u64,
+    /// Which tools a brain may call: allow, ask or deny, for all or by tool. Default allow.
+    #[serde(skip_serializing_if = "Permissions::is_usual")]
+    pub permission: Permissions,
 }
 
 /// Files that a daemon's TLS needs, PEM.
@@ -126,6 +130,7 @@ impl Default for ContainerSettings {
             output_mib: (limits.output >> 20) as u64,
             free_disk_mib: limits.free_disk >> 20,
             idle_s: 900,
+            permission: Permissions::default(),
         }
     }
 }

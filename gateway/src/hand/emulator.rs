@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use hands::emulator::{CoreKind, EmulatorConfig};
 use serde::{Deserialize, Serialize};
 
+use super::permission::Permissions;
 use super::setting::{BadSetting, Ground, absolute, place, seconds, within};
 
 /// How a game console is set up.
@@ -19,11 +20,20 @@ pub struct EmulatorSettings {
     pub scale: u8,
     /// An instance that no call used for so long is released, in seconds; where the game stands is kept. Default 900.
     pub idle_s: u64,
+    /// Which tools a brain may call: allow, ask or deny, for all or by tool. Default allow.
+    #[serde(skip_serializing_if = "Permissions::is_usual")]
+    pub permission: Permissions,
 }
 
 impl Default for EmulatorSettings {
     fn default() -> Self {
-        Self { rom: PathBuf::new(), core: CoreKind::GameBoy, scale: 2, idle_s: 900 }
+        Self {
+            rom: PathBuf::new(),
+            core: CoreKind::GameBoy,
+            scale: 2,
+            idle_s: 900,
+            permission: Permissions::default(),
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
 use super::HandName;
+use super::permission::Permissions;
 use super::source::{Source, Variables, is_variable, looks_secret};
 
 /// The longest that a call may be allowed to take, in seconds.
@@ -70,6 +71,9 @@ pub struct McpSettings {
     pub log: bool,
     /// An instance that no call used for so long is released, in seconds. Default 900.
     pub idle_s: u64,
+    /// Which tools a brain may call: allow, ask or deny, for all or by tool. Default allow.
+    #[serde(skip_serializing_if = "Permissions::is_usual")]
+    pub permission: Permissions,
     /// The longest that one call may take, in seconds, at most a day. Default 3600.
     pub call_max_s: u64,
 }
@@ -184,6 +188,7 @@ impl Default for McpSettings {
             share: None,
             log: true,
             idle_s: 900,
+            permission: Permissions::default(),
             call_max_s: 3600,
         }
     }

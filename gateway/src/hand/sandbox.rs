@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use hands::sandbox::{Access, Mount, SandboxConfig};
 use serde::{Deserialize, Serialize};
 
+use super::permission::Permissions;
+
 /// How a sandbox is set up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -15,11 +17,14 @@ pub struct SandboxSettings {
     pub network: Network,
     /// An instance that no call used for so long is released, in seconds; `/workspace` stays. Default 900.
     pub idle_s: u64,
+    /// Which tools a brain may call: allow, ask or deny, for all or by tool. Default allow.
+    #[serde(skip_serializing_if = "Permissions::is_usual")]
+    pub permission: Permissions,
 }
 
 impl Default for SandboxSettings {
     fn default() -> Self {
-        Self { mounts: Vec::new(), network: Network::None, idle_s: 900 }
+        Self { mounts: Vec::new(), network: Network::None, idle_s: 900, permission: Permissions::default() }
     }
 }
 

@@ -9,6 +9,7 @@ use secrecy::ExposeSecret as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::permission::Permissions;
 use super::setting::{BadSetting, Ground, absolute, mib, place, placed, seconds, secret, size};
 use super::source::Source;
 
@@ -54,6 +55,9 @@ pub struct SshSettings {
     pub output_mib: u64,
     /// A connection that no call used for so long is closed, in seconds; the workspace stays. Default 900.
     pub idle_s: u64,
+    /// Which tools a brain may call: allow, ask or deny, for all or by tool. Default allow.
+    #[serde(skip_serializing_if = "Permissions::is_usual")]
+    pub permission: Permissions,
 }
 
 impl Default for SshSettings {
@@ -71,6 +75,7 @@ impl Default for SshSettings {
             keepalive_s: 15,
             output_mib: 64,
             idle_s: 900,
+            permission: Permissions::default(),
         }
     }
 }

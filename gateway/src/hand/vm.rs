@@ -6,6 +6,7 @@ use std::time::Duration;
 use hands::vm::{self, VmConfig};
 use serde::{Deserialize, Serialize};
 
+use super::permission::Permissions;
 use super::setting::{BadSetting, Ground, absolute, bytes, mib, place, seconds, size, within};
 
 /// Where, in the data directory, machines are kept that have booted.
@@ -46,6 +47,9 @@ pub struct VmSettings {
     pub cache: Option<PathBuf>,
     /// An instance that no call used for so long is released, in seconds; its disk stays. Default 900.
     pub idle_s: u64,
+    /// Which tools a brain may call: allow, ask or deny, for all or by tool. Default allow.
+    #[serde(skip_serializing_if = "Permissions::is_usual")]
+    pub permission: Permissions,
 }
 
 /// How machines are run.
@@ -79,6 +83,7 @@ impl Default for VmSettings {
             kvm: usual.kvm,
             cache: None,
             idle_s: 900,
+            permission: Permissions::default(),
         }
     }
 }

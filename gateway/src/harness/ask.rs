@@ -175,8 +175,14 @@ impl Waker<'_> {
         };
         let name: String = name.chars().take(NAME_CHARS_MAX).collect();
         let (hand, tool) = route.named(&name);
-        let body =
-            Body::ToolUse { name, input: object, hand, tool, call_key: None, evaluated_permission: None };
+        let body = Body::ToolUse {
+            name,
+            input: object,
+            hand,
+            tool,
+            call_key: None,
+            evaluated_permission: route.permission(),
+        };
         (self.event(&body), refusal)
     }
 

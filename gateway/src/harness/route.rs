@@ -11,10 +11,10 @@ use super::model::ToolDefinition;
 use super::voice::Said;
 use super::waker::Waker;
 use super::{Harness, WakeError, recall};
-use crate::calls::{Ask, CallError, News, Ticket, Turn};
+use crate::calls::{Ask, CallError, News, Ticket, Turn, evaluated};
 use crate::error;
 use crate::registry::Registered;
-use crate::session::{AskedCall, By, CallOutcome, HandRef, LogError, SessionError, Via};
+use crate::session::{AskedCall, By, CallOutcome, HandRef, LogError, Permission, SessionError, Via};
 
 /// Most calls of one turn that run at the same time.
 const PARALLEL_MAX: usize = 8;
@@ -44,6 +44,14 @@ impl Route {
             Self::Nowhere => ("", "none", full),
         };
         (HandRef { name: name.to_owned(), kind: kind.to_owned() }, tool.to_owned())
+    }
+
+    /// What the hand permits. The session's own log is the brain's to read.
+    pub(super) fn permission(&self) -> Option<Permission> {
+        match self {
+            Self::Hand(hand, tool) => evaluated(hand, &tool.name),
+            Self::Recall | Self::Nowhere => None,
+        }
     }
 
     /// Whether it may run beside others.

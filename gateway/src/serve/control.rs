@@ -3,6 +3,7 @@
 //! HTTP over `manyhands.sock` in the data directory. **Invariant:** only a process of the user that runs the
 //! gateway (or of root) is answered; nothing that is served here is served on TCP.
 
+mod confirm;
 mod files;
 mod hand;
 mod moves;

@@ -148,6 +148,7 @@ fn call_change(event: &NewEvent) -> Result<(Option<String>, CallChange), LogErro
             let call = tool_use_id(event)?;
             Ok((Some(call.clone()), CallChange::Ended { call }))
         }
+        "user.tool_confirmation" => Ok((Some(tool_use_id(event)?), CallChange::None)),
         _ => Ok((None, CallChange::None)),
     }
 }

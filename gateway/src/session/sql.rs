@@ -332,7 +332,7 @@ fn insert_failure(error: sqlx::Error) -> LogError {
         let text = refusal.message();
         if refusal.is_unique_violation() {
             match refusal.constraint() {
-                Some("event_started" | "event_result") => return LogError::Settled,
+                Some("event_started" | "event_result" | "event_confirmed") => return LogError::Settled,
                 Some("event_call_key") => return LogError::KeyTaken,
                 _ if text.ends_with("event.session, event.tool_use_id") => return LogError::Settled,
                 _ if text.ends_with("event.session, event.call_key") => return LogError::KeyTaken,

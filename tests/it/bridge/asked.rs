@@ -48,7 +48,12 @@ impl Asking {
 
 /// Calls a tool and gives this answer, a JSON-RPC response but for its id, to whatever is asked. Returns what was asked,
 /// method and params, and the response to the call.
-async fn call(client: &Client, tool: &str, arguments: &Value, answer: &Value) -> Result<(Vec<Value>, Value)> {
+pub(crate) async fn call(
+    client: &Client,
+    tool: &str,
+    arguments: &Value,
+    answer: &Value,
+) -> Result<(Vec<Value>, Value)> {
     let params = json!({"name": tool, "arguments": arguments});
     match client.era {
         Era::Modern => call_in_rounds(client, params, answer).await,

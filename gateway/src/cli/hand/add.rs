@@ -17,8 +17,8 @@ use super::super::control::Owner;
 use super::super::{Arguments, Setting, doctor};
 use crate::config::{from_home, variable};
 use crate::hand::{
-    BadMount, Ground, HandConfig, HandName, McpSettings, Network, Protocol, SandboxSettings, Share, Source,
-    split_mount,
+    BadMount, BadSetting, Ground, HandConfig, HandName, McpSettings, Network, Permissions, Protocol,
+    SandboxSettings, Share, Source, split_mount,
 };
 
 #[derive(Args)]
@@ -86,6 +86,9 @@ pub(in crate::cli) struct Options {
     /// Release an instance that nobody called for so long, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     idle_s: u64,
+    /// Which tools may be called: allow, ask (once a person says yes) or deny; for one tool TOOL=ask; may be repeated
+    #[arg(long = "permission", value_name = "[TOOL=]allow|ask|deny", value_parser = permission)]
+    permissions: Vec<String>,
     /// MCP server: its program and arguments
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
@@ -146,7 +149,8 @@ fn ground(setting: &Setting) -> anyhow::Result<Ground> {
 }
 
 /// What the options say. Only here it is known which folder is the current one.
-fn config(options: Options) -> anyhow::Result<HandConfig> {
+fn config(mut options: Options) -> anyhow::Result<HandConfig> {
+    let permissions = std::mem::take(&mut options.permissions);
     let mut config = match kind(&options) {
         Kind::Sandbox => HandConfig::Sandbox(sandbox(options)),
         Kind::Mcp => HandConfig::Mcp(server(options)?),
@@ -156,6 +160,9 @@ fn config(options: Options) -> anyhow::Result<HandConfig> {
         Kind::Emulator => HandConfig::Emulator(options.emulator.settings(options.idle_s)),
         Kind::Vm => HandConfig::Vm(options.vm.settings(options.idle_s)),
     };
+    for one in &permissions {
+        config.permissions_mut().add(one)?;
+    }
     config.place(&std::env::current_dir()?, etcetera::home_dir().ok().as_deref());
     config.check()?;
     Ok(config)
@@ -198,7 +205,7 @@ fn sandbox(options: Options) -> SandboxSettings {
         Some("host") => Network::Host,
         Some(_) => wrong("the --network of a sandbox is none or host"),
     };
-    SandboxSettings { mounts: options.mounts, network, idle_s: options.idle_s }
+    SandboxSettings { mounts: options.mounts, network, idle_s: options.idle_s, ..SandboxSettings::default() }
 }
 
 fn server(options: Options) -> anyhow::Result<McpSettings> {
@@ -240,6 +247,11 @@ fn mount(text: &str) -> Result<String, BadMount> {
     let end = if access == Access::ReadOnly { ":ro" } else { "" };
     let host = host.to_str().ok_or_else(|| BadMount::Form(text.to_owned()))?;
     Ok(format!("{host}:{at}{end}"))
+}
+
+/// A permission that can be added to others.
+fn permission(text: &str) -> Result<String, BadSetting> {
+    Permissions::default().add(text).map(|()| text.to_owned())
 }
 
 fn header(text: &str) -> Result<(String, Source), &'static str> {

@@ -52,6 +52,7 @@ pub(super) fn print(hand: &Value) -> io::Result<()> {
         ),
         ("share", share(&config["share"]).to_owned()),
         ("limits", format!("{} s a call; released after {} s idle", config["call_max_s"], config["idle_s"])),
+        ("permission", permission(&config["permission"])),
         ("origin", if hand["origin"] == "file" { "manyhands.toml" } else { "hand add" }.to_owned()),
         ("note", text(&hand["note"])),
     ];
@@ -94,6 +95,16 @@ fn server(server: &Value) -> String {
     let info = &server["info"];
     let known = [&info["name"], &info["version"]].map(text).join(" ");
     format!("{known}, MCP {}, seen {}", text(&server["protocol"]), text(&server["seen_at"]))
+}
+
+fn permission(permission: &Value) -> String {
+    match permission {
+        Value::Object(named) => {
+            let one = |(tool, permission): (&String, &Value)| format!("{tool} {}", text(permission));
+            named.iter().map(one).collect::<Vec<_>>().join(", ")
+        }
+        one => text(one),
+    }
 }
 
 fn share(share: &Value) -> &'static str {

@@ -26,15 +26,16 @@ pub(super) fn router() -> Router<Arc<Gateway>> {
         .route("/{session}", get(show).delete(delete))
         .route("/{session}/events", get(events))
         .route("/{session}/archive", post(archive))
+        .route("/{session}/calls/{call}/confirmation", post(super::confirm::confirm))
 }
 
 #[derive(Deserialize)]
-struct Whose {
+pub(super) struct Whose {
     principal: Option<Principal>,
 }
 
 impl Whose {
-    fn principal(self) -> Principal {
+    pub(super) fn principal(self) -> Principal {
         self.principal.unwrap_or_else(Principal::owner)
     }
 }

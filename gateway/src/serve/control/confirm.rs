@@ -1,0 +1,63 @@
+//! `manyhands confirm`. **Invariant:** this and a client that asks its person are the only ways to answer a call; neither
+//! is a tool or a resource, so that no brain answers for itself.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, Query, State};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Refusal;
+use super::session::{Whose, find};
+use crate::serve::Gateway;
+use crate::session::{
+    At, Body, By, Confirmation, EventId, LogError, NewEvent, Permission, SessionError, Via,
+};
+
+#[derive(Deserialize)]
+pub(super) struct Said {
+    result: Confirmation,
+    deny_message: Option<String>,
+}
+
+pub(super) async fn confirm(
+    State(gateway): State<Arc<Gateway>>,
+    Path((session, call)): Path<(String, String)>,
+    Query(whose): Query<Whose>,
+    Json(said): Json<Said>,
+) -> Result<Json<Value>, Refusal> {
+    let principal = whose.principal();
+    let by = By { principal: principal.to_string(), client: None, via: Via::Cli };
+    let session = find(&gateway, &session, principal).await?;
+    let no_call = || {
+        Refusal::missing(format!("session {} has no call {call:?} that asks for a person's word", session.id))
+    };
+    let id: EventId = call.parse().map_err(|_| no_call())?;
+    let found = gateway.sessions.in_question(session.id, id).await?.ok_or_else(no_call)?;
+    let Some(Body::ToolUse { evaluated_permission: Some(Permission::Ask), .. }) = found.asked.known() else {
+        return Err(no_call());
+    };
+    let answered = || Refusal::invalid("this call was answered already: an answer is good for one call");
+    if found.word.is_some() {
+        return Err(answered());
+    }
+    if said.deny_message.is_some() && said.result == Confirmation::Allow {
+        return Err(Refusal::invalid("--message says why not: it goes with deny"));
+    }
+    let over = gateway.sessions.outcome(session.id, id).await?.is_some();
+    let word = NewEvent::confirmation(by, &found.asked, said.result, said.deny_message);
+    match gateway.sessions.append(&session, At::End, &[word]).await {
+        Ok(_) => {}
+        Err(SessionError::Log(LogError::Settled)) => return Err(answered()),
+        Err(error) => return Err(error.into()),
+    }
+    let note = match (said.result, over) {
+        (Confirmation::Allow, true) => {
+            "allowed: the next call of the same tool with the same arguments runs, once"
+        }
+        (Confirmation::Allow, false) => "allowed: the call goes on",
+        (Confirmation::Deny, _) => "denied",
+    };
+    Ok(Json(json!({"session": session.id, "call": id, "result": said.result, "note": note})))
+}
