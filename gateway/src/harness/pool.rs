@@ -67,7 +67,6 @@ pub async fn pool(harness: Arc<Harness>, closing: CancellationToken) {
 
 impl Pool {
     async fn look(&mut self) {
-        // Without a brain there is nothing to be done for anybody.
         if self.awake >= WAKERS_MAX {
             return;
         }

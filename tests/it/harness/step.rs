@@ -121,7 +121,7 @@ impl Story {
     }
 }
 
-/// This is the third waker of the session, on node_a; node_b lives, too.
+/// This is the third waker of the session, on `node_a`; `node_b` lives, too.
 fn runners(running: &[EventId]) -> Runners {
     Runners {
         here: "node_a".into(),

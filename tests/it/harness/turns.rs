@@ -184,7 +184,7 @@ async fn a_model_that_fails_is_asked_again_and_then_given_up() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_person_stops_the_model_and_a_call() -> Result<()> {
-    let slow = |setup: &mut super::rig::Setup<'_>| setup.pause = Duration::from_secs(600);
+    let slow = |setup: &mut super::rig::Setup<'_>| setup.pause = Duration::from_mins(10);
     let alone = Alone::with(slow).await?;
     // While it speaks.
     let id = alone.process.asked("@say Half of\n@wait 300s\n@say it").await?;
@@ -194,7 +194,8 @@ async fn a_person_stops_the_model_and_a_call() -> Result<()> {
         alone.process.write(id, &Body::UserInterrupt {}).await
     };
     let (woken, interrupted) = tokio::join!(alone.process.wake(id), interrupt);
-    (woken?, interrupted?);
+    woken?;
+    interrupted?;
     let events = alone.process.events(id).await?;
     ensure!(rests(&events) == ["interrupted"] && said(&events) == ["Half of"], "{:?}", said(&events));
 
@@ -213,7 +214,8 @@ async fn a_person_stops_the_model_and_a_call() -> Result<()> {
         alone.process.write(id, &Body::UserInterrupt {}).await
     };
     let (woken, interrupted) = tokio::join!(alone.process.wake(id), interrupt);
-    (woken?, interrupted?);
+    woken?;
+    interrupted?;
     let events = alone.process.events(id).await?;
     ensure!(rests(&events) == ["interrupted"] && lines(&alone.file("file")) == ["a"]);
     ensure!(outcome(&events, 0)?.0 == "cancelled" && outcome(&events, 1)?.1.contains("did not run"));
