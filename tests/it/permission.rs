@@ -221,7 +221,7 @@ async fn the_loop_waits_for_the_answer_and_goes_on_in_another_process() -> Resul
     }
     gateway.kill()?;
     let gateway = Gateway::start(options()).await?;
-    for (session, word, told) in [("yes", "allow", "It said: ran"), ("no", "deny", "not today")] {
+    for (session, word, told) in [("yes", "allow", "ran\\n"), ("no", "deny", "not today")] {
         let shown =
             gateway.cli(&["session", "events", session, "--type", "session.status_idle", "--json"])?;
         let shown: Value = serde_json::from_slice(&shown.stdout)?;
@@ -233,10 +233,15 @@ async fn the_loop_waits_for_the_answer_and_goes_on_in_another_process() -> Resul
         let (code, said) = typed(&gateway, &words)?;
         ensure!(code == Some(0), "{said}");
         let done = || -> Result<bool> {
-            let said = gateway.cli(&["session", "events", session, "--type", "agent.message", "--json"])?;
-            Ok(String::from_utf8(said.stdout)?.contains(told))
+            let story = story(&gateway, session)?;
+            Ok(story.iter().filter(|event| *event == "session.status_idle").count() == 2)
         };
         soon(async || done()).await?;
+        let said = gateway.cli(&["session", "events", session, "--type", "agent.tool_result", "--json"])?;
+        let said: Value = serde_json::from_slice(&said.stdout)?;
+        let ours =
+            said["events"].as_array().and_then(|events| events.iter().find(|it| it["tool_use_id"] == *call));
+        ensure!(ours.context("no result")?.to_string().contains(told), "{said}");
         let story = story(&gateway, session)?;
         let ran = story.iter().filter(|event| *event == "hand.call_started").count();
         ensure!(ran == usize::from(word == "allow"), "{story:#?}");
