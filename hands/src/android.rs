@@ -16,14 +16,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_util::sync::CancellationToken;
 
 pub use self::device::inspect;
 
 use self::line::AdbLine;
-use crate::remote::{self, Line, Remote, Table, Terms};
-use crate::sandbox::CopyError;
+use crate::instances::Instances;
+use crate::remote::{self, Line, Reached, Remote, Terms};
 use crate::{Call, CallContext, Files, Hand, HandError, Handle, InstanceId, Lease, Outcome, Tool};
 
 /// Calls of one instance at once; others wait.
@@ -79,7 +77,7 @@ impl Device {
 pub struct Android {
     config: AndroidConfig,
     terms: Terms,
-    table: Table,
+    instances: Instances<Remote>,
 }
 
 impl Android {
@@ -94,12 +92,7 @@ impl Android {
             scratch: "/data/local/tmp",
             network: "the network of the device",
         };
-        Self { config, terms, table: Table::default() }
-    }
-
-    /// Ends every instance and waits until nothing of them runs.
-    pub async fn shutdown(&self) {
-        self.table.shutdown().await;
+        Self { config, terms, instances: Instances::new("its instance") }
     }
 
     async fn line(&self) -> Result<Arc<dyn Line>, HandError> {
@@ -108,7 +101,7 @@ impl Android {
     }
 
     async fn start(&self, lease: &Lease) -> Result<Arc<Remote>, HandError> {
-        Remote::start(self.line().await?, &self.terms, lease, &self.table.tasks).await
+        Remote::start(self.line().await?, &self.terms, lease, &self.instances.tasks).await
     }
 }
 
@@ -121,7 +114,7 @@ impl Hand for Android {
     }
 
     async fn provision(&self, lease: &Lease) -> Result<Handle, HandError> {
-        self.table.provision(lease, self.start(lease)).await
+        self.instances.provision(lease, self.start(lease)).await
     }
 
     async fn execute(
@@ -130,7 +123,7 @@ impl Hand for Android {
         call: &Call,
         context: CallContext,
     ) -> Result<Outcome, HandError> {
-        let instance = self.table.get(handle).await?;
+        let instance = self.instances.get(handle).await?;
         match tools::execute(&instance, call, &context).await {
             Some(outcome) => outcome,
             None => instance.execute(call, &context).await,
@@ -138,12 +131,11 @@ impl Hand for Android {
     }
 
     fn alive(&self, handle: &Handle) -> bool {
-        self.table.alive(handle)
+        self.instances.alive(handle)
     }
 
     async fn release(&self, handle: Handle) -> Result<(), HandError> {
-        self.table.release(&handle).await;
-        Ok(())
+        self.instances.release(&handle).await
     }
 
     async fn reap(&self, instances: &[InstanceId]) -> Result<(), HandError> {
@@ -151,6 +143,10 @@ impl Hand for Android {
             return Ok(());
         }
         remote::reap(&*self.line().await?, &self.terms, instances).await
+    }
+
+    async fn shutdown(&self) {
+        self.instances.shutdown().await;
     }
 
     fn files(&self) -> Option<&dyn Files> {
@@ -172,27 +168,13 @@ impl Hand for Android {
 }
 
 #[async_trait]
-impl Files for Android {
-    async fn copy_in(
-        &self,
-        handle: &Handle,
-        to: &str,
-        archive: Box<dyn AsyncRead + Send + Unpin>,
-        cancel: &CancellationToken,
-    ) -> Result<(), CopyError> {
-        let instance = self.table.get(handle).await?;
-        instance.copy_in(None, to, archive, cancel).await
+impl Reached for Android {
+    fn instances(&self) -> &Instances<Remote> {
+        &self.instances
     }
 
-    async fn copy_out(
-        &self,
-        handle: &Handle,
-        from: &str,
-        archive: &mut (dyn AsyncWrite + Send + Unpin),
-        moved: &(dyn Fn(u64) + Send + Sync),
-        cancel: &CancellationToken,
-    ) -> Result<(), CopyError> {
-        let instance = self.table.get(handle).await?;
-        instance.copy_out(None, from, archive, moved, cancel).await
+    /// Every command has a connection of its own to the adb server.
+    async fn line_for_a_copy(&self) -> Result<Option<Arc<dyn Line>>, HandError> {
+        Ok(None)
     }
 }

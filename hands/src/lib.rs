@@ -26,6 +26,7 @@
 pub mod android;
 pub mod container;
 pub mod emulator;
+mod instances;
 pub mod mcp;
 mod orphans;
 pub mod posix;

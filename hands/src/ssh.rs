@@ -21,15 +21,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_util::sync::CancellationToken;
 
 pub use self::doctor::inspect;
 pub use self::key::ShownKey;
 
 use self::line::SshLine;
-use crate::remote::{self, Line, Remote, Table, Terms};
-use crate::sandbox::CopyError;
+use crate::instances::Instances;
+use crate::remote::{self, Line, Reached, Remote, Terms};
 use crate::upstream::Given;
 use crate::{Call, CallContext, Files, Hand, HandError, Handle, InstanceId, Lease, Outcome, Tool};
 
@@ -109,7 +107,7 @@ pub async fn host_key(config: &SshConfig) -> Result<ShownKey, HandError> {
 pub struct Ssh {
     config: SshConfig,
     terms: Terms,
-    table: Table,
+    instances: Instances<Remote>,
     /// What runs `bash` commands there, once it is known.
     shell: OnceLock<&'static str>,
 }
@@ -126,22 +124,17 @@ impl Ssh {
             scratch: "/tmp",
             network: "the network of the host it runs on",
         };
-        Self { config, terms, table: Table::default(), shell: OnceLock::new() }
-    }
-
-    /// Ends every instance and waits until nothing of them runs.
-    pub async fn shutdown(&self) {
-        self.table.shutdown().await;
+        Self { config, terms, instances: Instances::new("its instance"), shell: OnceLock::new() }
     }
 
     async fn line(&self) -> Result<Arc<dyn Line>, HandError> {
         let connection = connect::connect(&self.config).await?;
-        Ok(Arc::new(SshLine::new(connection, &self.table.tasks)))
+        Ok(Arc::new(SshLine::new(connection, &self.instances.tasks)))
     }
 
     async fn start(&self, lease: &Lease) -> Result<Arc<Remote>, HandError> {
         let line = self.line().await?;
-        let remote = Remote::start(line, &self.terms, lease, &self.table.tasks).await?;
+        let remote = Remote::start(line, &self.terms, lease, &self.instances.tasks).await?;
         let _ = self.shell.set(remote.shell());
         Ok(remote)
     }
@@ -154,7 +147,7 @@ impl Hand for Ssh {
     }
 
     async fn provision(&self, lease: &Lease) -> Result<Handle, HandError> {
-        self.table.provision(lease, self.start(lease)).await
+        self.instances.provision(lease, self.start(lease)).await
     }
 
     async fn execute(
@@ -163,16 +156,15 @@ impl Hand for Ssh {
         call: &Call,
         context: CallContext,
     ) -> Result<Outcome, HandError> {
-        self.table.get(handle).await?.execute(call, &context).await
+        self.instances.get(handle).await?.execute(call, &context).await
     }
 
     fn alive(&self, handle: &Handle) -> bool {
-        self.table.alive(handle)
+        self.instances.alive(handle)
     }
 
     async fn release(&self, handle: Handle) -> Result<(), HandError> {
-        self.table.release(&handle).await;
-        Ok(())
+        self.instances.release(&handle).await
     }
 
     async fn reap(&self, instances: &[InstanceId]) -> Result<(), HandError> {
@@ -183,6 +175,10 @@ impl Hand for Ssh {
         let reaped = remote::reap(&*line, &self.terms, instances).await;
         line.close().await;
         reaped
+    }
+
+    async fn shutdown(&self) {
+        self.instances.shutdown().await;
     }
 
     fn files(&self) -> Option<&dyn Files> {
@@ -205,33 +201,13 @@ impl Hand for Ssh {
 }
 
 #[async_trait]
-impl Files for Ssh {
-    async fn copy_in(
-        &self,
-        handle: &Handle,
-        to: &str,
-        archive: Box<dyn AsyncRead + Send + Unpin>,
-        cancel: &CancellationToken,
-    ) -> Result<(), CopyError> {
-        let instance = self.table.get(handle).await?;
-        let line = self.line().await?;
-        let copied = instance.copy_in(Some(&line), to, archive, cancel).await;
-        line.close().await;
-        copied
+impl Reached for Ssh {
+    fn instances(&self) -> &Instances<Remote> {
+        &self.instances
     }
 
-    async fn copy_out(
-        &self,
-        handle: &Handle,
-        from: &str,
-        archive: &mut (dyn AsyncWrite + Send + Unpin),
-        moved: &(dyn Fn(u64) + Send + Sync),
-        cancel: &CancellationToken,
-    ) -> Result<(), CopyError> {
-        let instance = self.table.get(handle).await?;
-        let line = self.line().await?;
-        let copied = instance.copy_out(Some(&line), from, archive, moved, cancel).await;
-        line.close().await;
-        copied
+    /// What is slow on a connection holds up all else on it.
+    async fn line_for_a_copy(&self) -> Result<Option<Arc<dyn Line>>, HandError> {
+        self.line().await.map(Some)
     }
 }

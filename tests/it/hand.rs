@@ -54,6 +54,7 @@ mod container_faults;
 mod container_limits;
 pub(crate) mod emulator;
 mod every;
+mod host;
 mod marked;
 mod posix;
 mod registry;

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use tokio::net::UnixStream;
 use tokio::process::Command;
 use tokio::sync::Semaphore;
@@ -20,6 +21,7 @@ use super::machine::{Begin, Lines, Machine, TEMPLATE, TURNS, lock};
 use super::qmp::{Qmp, QmpError};
 use super::template::Template;
 use super::{Accel, Accelerator, Resolved, VmConfig};
+use crate::instances::Living;
 use crate::{HandError, InstanceId, Lease};
 
 /// How long a guest may take to boot, emulated, on a machine under heavy load.
@@ -65,7 +67,7 @@ impl Instance {
         config: &VmConfig,
         lease: &Lease,
         tasks: &TaskTracker,
-    ) -> Result<Self, HandError> {
+    ) -> Result<Arc<Self>, HandError> {
         let accelerator = choose(config)?;
         let failed = match Self::start_with(config, accelerator, lease, tasks).await {
             Err(Failed::Accelerated(error)) if config.accel == Accel::Auto => {
@@ -85,7 +87,7 @@ impl Instance {
         accelerator: Accelerator,
         lease: &Lease,
         tasks: &TaskTracker,
-    ) -> Result<Self, Failed> {
+    ) -> Result<Arc<Self>, Failed> {
         let template = Template::open(config, accelerator)?;
         let resolved = Resolved { accelerator, initrd: template.initrd.clone() };
         if !template.state.exists() {
@@ -118,7 +120,7 @@ impl Instance {
         match Self::take_over(&lease.instance, Arc::clone(&machine), lines, disk).await {
             Ok(instance) => {
                 abandoned.disarm();
-                Ok(instance)
+                Ok(Arc::new(instance))
             }
             Err(why) => {
                 machine.end(&why).await;
@@ -211,10 +213,18 @@ impl Instance {
         abandoned.disarm();
         Ok(())
     }
+}
 
-    /// Ends it. What its commands wrote is on its disk since each of them ended.
-    pub(super) async fn end(&self, why: &str) {
+#[async_trait]
+impl Living for Instance {
+    fn why_lost(&self) -> Option<String> {
+        self.machine.why_lost()
+    }
+
+    /// What its commands wrote is on its disk since each of them ended.
+    async fn end(&self, why: &str) -> Result<(), HandError> {
         self.machine.end(why).await;
+        Ok(())
     }
 }
 

@@ -56,7 +56,7 @@ impl Drop for Bench {
 
 impl Bench {
     /// A device, and a server that does not know it yet.
-    pub(super) async fn start() -> Self {
+    pub(super) async fn make() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let home = folder.path().join("device");
         fs::create_dir_all(home.join("bin")).unwrap();

@@ -10,6 +10,7 @@ use hands::{Content, Ending, Hand, HandError};
 use serde_json::json;
 
 use super::device::Bench;
+use crate::hand::host::Host;
 use crate::hand::rig::{call, context, lease, run};
 
 #[tokio::test]

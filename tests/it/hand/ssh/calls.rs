@@ -11,6 +11,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::server::{Server, connections_of};
+use crate::hand::host::Host;
 use crate::hand::marked::{keepers_of, marked};
 use crate::hand::rig::{bash, call, context, lease, meanwhile, run, soon};
 

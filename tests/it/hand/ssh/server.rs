@@ -29,12 +29,7 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// Starts one that lets its `user` key in.
-    pub(super) async fn start() -> Self {
-        Self::start_with("").await
-    }
-
-    /// The same with one more line in its configuration.
+    /// Starts one that lets its `user` key in, with one more line in its configuration.
     pub(super) async fn start_with(setting: &'static str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();

@@ -14,6 +14,7 @@ use hands::{Ending, Hand, HandError};
 use secrecy::SecretString;
 
 use super::server::{Server, is_closed, make_key};
+use crate::hand::host::Host;
 use crate::hand::rig::{bash, lease, soon};
 
 /// A hand that works: it says who it is.
