@@ -4,7 +4,11 @@
 //! loses what we need. Commands run as the user `shell`, which may do less than root and more than an app.
 //!
 //! `/workspace` of the file tools is `/data/local/tmp/manyhands/{session's hand}/workspace` there, one for each session. Within
-//! commands it is `$WORKSPACE`, and where they start. It outlives instances and sessions.
+//! commands it is `$WORKSPACE`, and where they start. It outlives instances, and goes with its session.
+//!
+//! Files go by `tar` in a shell, not by adb's sync protocol. That moves one file at a time, makes neither links nor empty
+//! folders, and leaves what it has begun when it breaks off. A tar is one stream that keeps them all, is unpacked beside
+//! its target and put there whole, and ends with its call.
 
 mod device;
 mod line;
@@ -12,6 +16,7 @@ mod server;
 mod tools;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -22,7 +27,9 @@ pub use self::device::inspect;
 use self::line::AdbLine;
 use crate::instances::Instances;
 use crate::remote::{self, Line, Reached, Remote, Terms};
-use crate::{Call, CallContext, Files, Hand, HandError, Handle, InstanceId, Lease, Outcome, Tool};
+use crate::{
+    Call, CallContext, FarWork, Files, Hand, HandError, Handle, InstanceId, Lease, Outcome, Progress, Tool,
+};
 
 /// Calls of one instance at once; others wait.
 const CALLS: usize = 8;
@@ -113,7 +120,7 @@ impl Hand for Android {
         Ok(all)
     }
 
-    async fn provision(&self, lease: &Lease) -> Result<Handle, HandError> {
+    async fn provision(&self, lease: &Lease, _: &dyn Progress) -> Result<Handle, HandError> {
         self.instances.provision(lease, self.start(lease)).await
     }
 
@@ -153,6 +160,10 @@ impl Hand for Android {
         Some(self)
     }
 
+    fn far_work(&self) -> Option<&dyn FarWork> {
+        Some(self)
+    }
+
     fn about(&self) -> Value {
         json!({
             "kind": "android",
@@ -176,5 +187,12 @@ impl Reached for Android {
     /// Every command has a connection of its own to the adb server.
     async fn line_for_a_copy(&self) -> Result<Option<Arc<dyn Line>>, HandError> {
         Ok(None)
+    }
+}
+
+#[async_trait]
+impl FarWork for Android {
+    async fn remove(&self, work: &Path) -> Result<(), HandError> {
+        remote::remove(&*self.line().await?, &self.terms, work).await
     }
 }

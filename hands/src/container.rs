@@ -19,7 +19,7 @@ mod keeper;
 mod scan;
 mod volume;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -35,7 +35,8 @@ use crate::instances::Instances;
 use crate::posix::{Posix, Surroundings};
 use crate::sandbox::{CopyError, Limits, WORKSPACE, copy};
 use crate::{
-    Call, CallContext, Checkpoints, Files, Hand, HandError, Handle, InstanceId, Lease, Outcome, Tool,
+    Call, CallContext, Checkpoints, FarWork, Files, Hand, HandError, Handle, InstanceId, Lease, Outcome,
+    Progress, Tool,
 };
 
 /// Where a Docker daemon listens when nobody says otherwise.
@@ -160,7 +161,7 @@ pub struct Container {
 struct Shared {
     config: ContainerConfig,
     engine: Arc<Engine>,
-    /// What is being done before a container can be made, such as pulling an image.
+    /// What is being done before a container can be made, such as pulling an image, while it is.
     news: watch::Sender<Option<String>>,
     /// Locked while the image is looked for, so that it is pulled once.
     image: Mutex<()>,
@@ -180,12 +181,6 @@ impl Container {
         };
         Self { shared: Arc::new(shared), posix }
     }
-
-    /// What is being done for a provision that takes longer, such as how much of an image is there. `None` when
-    /// nothing is.
-    pub fn news(&self) -> watch::Receiver<Option<String>> {
-        self.shared.news.subscribe()
-    }
 }
 
 #[async_trait]
@@ -195,12 +190,25 @@ impl Hand for Container {
     }
 
     /// Goes on when nobody waits any more: a container that is half made could not be ended.
-    async fn provision(&self, lease: &Lease) -> Result<Handle, HandError> {
+    async fn provision(&self, lease: &Lease, progress: &dyn Progress) -> Result<Handle, HandError> {
         let (shared, lease) = (Arc::clone(&self.shared), lease.clone());
-        let making = self.shared.instances.tasks.spawn(async move {
+        let mut making = self.shared.instances.tasks.spawn(async move {
             Box::pin(shared.instances.provision(&lease, Instance::start(&shared, &lease))).await
         });
-        making.await.map_err(|error| HandError::Io { doing: "making a container", source: error.into() })?
+        // Whoever comes while an image is on its way hears of it as well.
+        let mut news = self.shared.news.subscribe();
+        news.mark_changed();
+        loop {
+            tokio::select! {
+                biased;
+                made = &mut making => {
+                    return made.map_err(|error| HandError::Io { doing: "making a container", source: error.into() })?;
+                }
+                Ok(()) = news.changed() => if let Some(step) = &*news.borrow_and_update() {
+                    progress.step(step);
+                },
+            }
+        }
     }
 
     async fn execute(
@@ -240,6 +248,10 @@ impl Hand for Container {
         Some(self)
     }
 
+    fn far_work(&self) -> Option<&dyn FarWork> {
+        (self.shared.config.workspace == Workspace::Volume).then_some(self)
+    }
+
     fn about(&self) -> Value {
         about(&self.shared.config)
     }
@@ -267,6 +279,13 @@ impl Files for Container {
     ) -> Result<(), CopyError> {
         let most = self.shared.config.limits.workspace.saturating_mul(2);
         copy::copy_out(&self.shared.instances.get(handle).await?, from, most, archive, moved, cancel).await
+    }
+}
+
+#[async_trait]
+impl FarWork for Container {
+    async fn remove(&self, work: &Path) -> Result<(), HandError> {
+        volume::remove(&self.shared.config, &self.shared.engine, work).await
     }
 }
 

@@ -32,7 +32,8 @@ use self::instance::Instance;
 use crate::instances::Instances;
 use crate::sandbox::{Finding, State};
 use crate::{
-    Call, CallContext, Checkpoints, Hand, HandError, Handle, InstanceId, Lease, Outcome, Tool, orphans,
+    Call, CallContext, Checkpoints, Hand, HandError, Handle, InstanceId, Lease, Outcome, Progress, Tool,
+    orphans,
 };
 
 /// The hidden command that our own program answers with [`worker_main`]. The instance's name follows it.
@@ -85,7 +86,7 @@ impl Hand for Emulator {
         Ok(tools::tools(self.config.core, &self.config.game()))
     }
 
-    async fn provision(&self, lease: &Lease) -> Result<Handle, HandError> {
+    async fn provision(&self, lease: &Lease, _: &dyn Progress) -> Result<Handle, HandError> {
         let make = Instance::start(&self.config, lease, &self.instances.tasks);
         self.instances.provision(lease, make).await
     }

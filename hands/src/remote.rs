@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub(crate) use self::files::Reached;
-pub(crate) use self::reap::reap;
+pub(crate) use self::reap::{reap, remove};
 
 use self::keeper::{Keeper, Order};
 use crate::instances::Living;
@@ -135,6 +135,15 @@ pub(crate) struct Terms {
     pub(crate) network: &'static str,
 }
 
+impl Terms {
+    /// The folder that is for the work of this name alone, if there is one: up to where the name is in the path.
+    fn folder_of(&self, work: &str) -> Option<String> {
+        let (before, after) = self.workspace.split_once("{work}")?;
+        let rest = after.split('/').next().unwrap_or_default();
+        Some(format!("{before}{work}{rest}"))
+    }
+}
+
 /// An instance.
 pub(crate) struct Remote {
     line: Arc<dyn Line>,
@@ -162,7 +171,7 @@ impl Remote {
         lease: &Lease,
         tasks: &TaskTracker,
     ) -> Result<Arc<Self>, HandError> {
-        let work = script::work_name(lease);
+        let work = script::work_name(&lease.work);
         let closing = CloseIfDropped(Some((Arc::clone(&line), tasks.clone())));
         let starting = Keeper::start(&*line, terms, &lease.instance, &work);
         let started = timeout(START, starting).await.unwrap_or_else(|_| {

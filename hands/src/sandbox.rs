@@ -44,7 +44,7 @@ use self::cgroup::Hierarchies;
 use self::instance::Instance;
 use crate::instances::Instances;
 use crate::posix::{Posix, Surroundings};
-use crate::{Call, CallContext, Files, Hand, HandError, Handle, InstanceId, Lease, Outcome, Tool};
+use crate::{Call, CallContext, Files, Hand, HandError, Handle, InstanceId, Lease, Outcome, Progress, Tool};
 
 /// Where the instance's work folder is in the sandbox.
 pub const WORKSPACE: &str = "/workspace";
@@ -175,7 +175,7 @@ impl Hand for Sandbox {
         Ok(self.posix.tools())
     }
 
-    async fn provision(&self, lease: &Lease) -> Result<Handle, HandError> {
+    async fn provision(&self, lease: &Lease, _: &dyn Progress) -> Result<Handle, HandError> {
         let make = Instance::start(&self.config, &self.hierarchies, lease, &self.instances.tasks);
         self.instances.provision(lease, make).await
     }

@@ -8,14 +8,14 @@
 //!
 //! `/workspace` of the file tools is the folder `~/.manyhands/{session's hand}/workspace` there, one for each session, or the
 //! one folder that `workspace` names, for all. Within commands it is `$WORKSPACE`, and where they start. It outlives
-//! instances and sessions: nobody but the host's owner removes it.
+//! instances, and goes with its session where it is that session's own.
 
 mod connect;
 mod doctor;
 mod key;
 mod line;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -29,7 +29,9 @@ use self::line::SshLine;
 use crate::instances::Instances;
 use crate::remote::{self, Line, Reached, Remote, Terms};
 use crate::upstream::Given;
-use crate::{Call, CallContext, Files, Hand, HandError, Handle, InstanceId, Lease, Outcome, Tool};
+use crate::{
+    Call, CallContext, FarWork, Files, Hand, HandError, Handle, InstanceId, Lease, Outcome, Progress, Tool,
+};
 
 /// Calls of one instance at once; others wait. With the keeper and what is left, they fit into ten sessions.
 const CALLS: usize = 6;
@@ -146,7 +148,7 @@ impl Hand for Ssh {
         Ok(remote::tools(&self.terms, self.shell.get().copied().unwrap_or("bash")))
     }
 
-    async fn provision(&self, lease: &Lease) -> Result<Handle, HandError> {
+    async fn provision(&self, lease: &Lease, _: &dyn Progress) -> Result<Handle, HandError> {
         self.instances.provision(lease, self.start(lease)).await
     }
 
@@ -185,6 +187,10 @@ impl Hand for Ssh {
         Some(self)
     }
 
+    fn far_work(&self) -> Option<&dyn FarWork> {
+        Some(self)
+    }
+
     fn about(&self) -> Value {
         json!({
             "kind": "ssh",
@@ -209,5 +215,15 @@ impl Reached for Ssh {
     /// What is slow on a connection holds up all else on it.
     async fn line_for_a_copy(&self) -> Result<Option<Arc<dyn Line>>, HandError> {
         self.line().await.map(Some)
+    }
+}
+
+#[async_trait]
+impl FarWork for Ssh {
+    async fn remove(&self, work: &Path) -> Result<(), HandError> {
+        let line = self.line().await?;
+        let removed = remote::remove(&*line, &self.terms, work).await;
+        line.close().await;
+        removed
     }
 }

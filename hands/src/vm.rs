@@ -15,6 +15,7 @@ mod keeper;
 mod link;
 mod machine;
 mod qmp;
+mod seed;
 mod shell;
 mod template;
 
@@ -26,17 +27,22 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::sync::CancellationToken;
 
 use self::instance::Instance;
 use crate::instances::Instances;
 use crate::posix::{Posix, Surroundings};
-use crate::sandbox::{Finding, State};
+use crate::sandbox::{CopyError, Finding, State, copy};
 use crate::{
-    Call, CallContext, Checkpoints, Hand, HandError, Handle, InstanceId, Lease, Outcome, Tool, orphans,
+    Call, CallContext, Checkpoints, Files, Hand, HandError, Handle, InstanceId, Lease, Outcome, Progress,
+    Tool, orphans,
 };
 
 /// Where the disk is in the guest.
 const WORKSPACE: &str = "/workspace";
+/// Most bytes of one copy out of a machine.
+const MOST_COPIED: u64 = 4 << 30;
 
 /// What a machine is made of.
 #[derive(Clone, Debug)]
@@ -47,7 +53,7 @@ pub struct VmConfig {
     pub qemu: PathBuf,
     /// What makes disks.
     pub qemu_img: PathBuf,
-    /// The guest's kernel: Linux 5.14 or newer with a serial console and cgroups.
+    /// The guest's kernel: Linux 5.14 or newer for x86-64, with a serial console and cgroups.
     pub kernel: PathBuf,
     /// Its initial file system: `sh`, `stty`, `mke2fs` and the usual small programs. `/etc/manyhands-boot` in it, if
     /// there, is run first, to load modules.
@@ -166,8 +172,8 @@ impl Hand for Vm {
         Ok(self.posix.tools())
     }
 
-    async fn provision(&self, lease: &Lease) -> Result<Handle, HandError> {
-        let make = Instance::start(&self.config, lease, &self.instances.tasks);
+    async fn provision(&self, lease: &Lease, progress: &dyn Progress) -> Result<Handle, HandError> {
+        let make = Instance::start(&self.config, lease, progress, &self.instances.tasks);
         self.instances.provision(lease, make).await
     }
 
@@ -200,6 +206,10 @@ impl Hand for Vm {
         self.instances.shutdown().await;
     }
 
+    fn files(&self) -> Option<&dyn Files> {
+        Some(self)
+    }
+
     fn checkpoints(&self) -> Option<&dyn Checkpoints> {
         Some(self)
     }
@@ -222,6 +232,31 @@ impl Hand for Vm {
                 "output_bytes": config.output,
             },
         })
+    }
+}
+
+#[async_trait]
+impl Files for Vm {
+    async fn copy_in(
+        &self,
+        handle: &Handle,
+        to: &str,
+        archive: Box<dyn AsyncRead + Send + Unpin>,
+        cancel: &CancellationToken,
+    ) -> Result<(), CopyError> {
+        copy::copy_in(&*self.instances.get(handle).await?, to, archive, cancel).await
+    }
+
+    async fn copy_out(
+        &self,
+        handle: &Handle,
+        from: &str,
+        archive: &mut (dyn AsyncWrite + Send + Unpin),
+        moved: &(dyn Fn(u64) + Send + Sync),
+        cancel: &CancellationToken,
+    ) -> Result<(), CopyError> {
+        let instance = self.instances.get(handle).await?;
+        copy::copy_out(&*instance, from, MOST_COPIED, archive, moved, cancel).await
     }
 }
 

@@ -8,6 +8,7 @@ use futures_util::FutureExt as _;
 use hands::{Call, Ending, HandError, Outcome};
 use jiff::SignedDuration;
 
+use super::line::HandsEnd;
 use super::record::{Ended, may_pass};
 use super::relay::context;
 use super::{Answer, CallError, Inner, Running};
@@ -125,8 +126,9 @@ impl Inner {
         }
         self.log.append(ask.session, At::End, &[tool_use]).await?;
         for _ in 0..START_TRIES {
+            let progress = Arc::new(HandsEnd(running.line.clone()));
             let acquired = tokio::select! {
-                acquired = self.leases.acquire(ask.session, &ask.principal, &ask.hand) => acquired,
+                acquired = self.leases.acquire(ask.session, &ask.principal, &ask.hand, progress) => acquired,
                 () = running.line.cancel.cancelled() => {
                     let text = "Cancelled before it started: the call did not run.";
                     let outcome = Outcome::ended(Ending::Cancelled, text);

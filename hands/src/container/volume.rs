@@ -6,13 +6,13 @@ use bollard::Docker;
 use bollard::errors::Error;
 use bollard::models::{ContainerCreateBody, HostConfig, MountType, VolumeCreateRequest};
 use bollard::query_parameters::{
-    CreateContainerOptions, InspectContainerOptions, RemoveContainerOptionsBuilder, StartContainerOptions,
-    WaitContainerOptions,
+    CreateContainerOptions, InspectContainerOptions, RemoveContainerOptionsBuilder, RemoveVolumeOptions,
+    StartContainerOptions, WaitContainerOptions,
 };
 use futures_util::StreamExt;
 
 use super::ContainerConfig;
-use super::engine::{Lack, status};
+use super::engine::{Engine, Lack, status};
 use super::instance::{mount, volume};
 use crate::HandError;
 use crate::sandbox::WORKSPACE;
@@ -48,9 +48,20 @@ pub(super) async fn prepare(
     docker.create_volume(request).await.map_err(failed)?;
     let given = give(docker, image, &name, &owner).await;
     if given.is_err() {
-        let _ = docker.remove_volume(&name, None::<bollard::query_parameters::RemoveVolumeOptions>).await;
+        let _ = docker.remove_volume(&name, None::<RemoveVolumeOptions>).await;
     }
     given.map_err(failed)
+}
+
+/// Removes the volume of `work`, if there is one.
+pub(super) async fn remove(config: &ContainerConfig, engine: &Engine, work: &Path) -> Result<(), HandError> {
+    let docker = engine.docker().await?;
+    let name = volume(&config.node, work);
+    match docker.remove_volume(&name, None::<RemoveVolumeOptions>).await {
+        Ok(()) => Ok(()),
+        Err(error) if status(&error) == Some(404) => Ok(()),
+        Err(error) => Err(engine.explain(&error).into()),
+    }
 }
 
 async fn give(docker: &Docker, image: &str, volume: &str, owner: &str) -> Result<(), Error> {

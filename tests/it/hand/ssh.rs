@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
 
 mod calls;
-mod server;
+pub(super) mod server;
 mod trust;
 
 use std::path::Path;

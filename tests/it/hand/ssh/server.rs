@@ -15,9 +15,9 @@ use tempfile::TempDir;
 use crate::hand::marked::{keepers_of, parent};
 use crate::hand::rig::soon;
 
-pub(super) struct Server {
-    pub(super) folder: TempDir,
-    pub(super) port: u16,
+pub(in crate::hand) struct Server {
+    pub(in crate::hand) folder: TempDir,
+    pub(in crate::hand) port: u16,
     setting: &'static str,
     daemon: Option<Child>,
 }
@@ -30,7 +30,7 @@ impl Drop for Server {
 
 impl Server {
     /// Starts one that lets its `user` key in, with one more line in its configuration.
-    pub(super) async fn start_with(setting: &'static str) -> Self {
+    pub(in crate::hand) async fn start_with(setting: &'static str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         for name in ["host", "user"] {
@@ -44,7 +44,7 @@ impl Server {
     }
 
     /// Starts the daemon, on the port that it had before if it had one.
-    pub(super) async fn serve(&mut self) {
+    pub(in crate::hand) async fn serve(&mut self) {
         if rustix::process::geteuid().is_root() {
             fs::create_dir_all("/run/sshd").unwrap();
         }
@@ -99,19 +99,19 @@ impl Server {
     }
 
     /// Ends the daemon; connections live on.
-    pub(super) fn stop(&mut self) {
+    pub(in crate::hand) fn stop(&mut self) {
         if let Some(mut daemon) = self.daemon.take() {
             let _ = daemon.kill();
             let _ = daemon.wait();
         }
     }
 
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(in crate::hand) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// How to reach it, with its host key pinned and the key that it lets in.
-    pub(super) fn config(&self) -> SshConfig {
+    pub(in crate::hand) fn config(&self) -> SshConfig {
         let auth = Auth::Key { file: self.path("user"), passphrase: None };
         let line = fs::read_to_string(self.path("host.pub")).unwrap();
         let mut config =
@@ -122,7 +122,7 @@ impl Server {
 }
 
 /// Makes a key pair.
-pub(super) fn make_key(path: &Path, kind: &str, passphrase: &str) {
+pub(in crate::hand) fn make_key(path: &Path, kind: &str, passphrase: &str) {
     let made = Command::new("ssh-keygen")
         .args(["-q", "-t", kind, "-C", "test", "-N", passphrase, "-f"])
         .arg(path)
@@ -138,7 +138,7 @@ fn user() -> String {
 }
 
 /// The processes of the connections that hold an instance: the session's own, and where there is one its monitor.
-pub(super) fn connections_of(instance: &InstanceId) -> Vec<Pid> {
+pub(in crate::hand) fn connections_of(instance: &InstanceId) -> Vec<Pid> {
     let mut found = Vec::new();
     for keeper in keepers_of(instance) {
         let mut above = parent(keeper);
@@ -157,12 +157,12 @@ pub(super) fn connections_of(instance: &InstanceId) -> Vec<Pid> {
 }
 
 /// Whether a process is there and no zombie.
-pub(super) fn is_running(pid: Pid) -> bool {
+pub(in crate::hand) fn is_running(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
 /// Waits until a port is free.
-pub(super) async fn is_closed(port: u16) {
+pub(in crate::hand) async fn is_closed(port: u16) {
     soon(|| TcpStream::connect(("127.0.0.1", port)).is_err()).await;
 }
