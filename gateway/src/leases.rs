@@ -5,6 +5,7 @@
 //! race. A hand's lease names this process and an epoch; whatever this process writes about the hand is fenced
 //! by that epoch. Only what belongs to a dead process is reaped.
 
+mod far;
 mod instance;
 mod moves;
 pub mod node;
@@ -22,7 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use hands::HandError;
+use hands::{HandError, Progress};
 use instance::Slot;
 pub use instance::{InUse, Instance};
 pub use moves::{Move, Moved};
@@ -167,12 +168,14 @@ impl Leases {
     /// The live instance of `hand` for `session`, provisioned when there is none. What became of an earlier
     /// one is written to the log, and said in [`InUse::note`].
     ///
-    /// Dropping the future calls off what it provisions, and leaves nothing half done.
+    /// `progress` hears how far that is, whoever had it begun. Dropping the future calls off what it provisions, and
+    /// leaves nothing half done.
     pub async fn acquire(
         self: &Arc<Self>,
         session: SessionId,
         principal: &Principal,
         hand: &Arc<Registered>,
+        progress: Arc<dyn Progress>,
     ) -> Result<InUse, LeaseError> {
         let useless = self.useless().child_token();
         let _given_up = useless.clone().drop_guard();
@@ -183,7 +186,7 @@ impl Leases {
                 // Of a hand by the same name that was removed while a call was about to use it.
                 replaced.release_now(&leases).await?;
             }
-            slot.acquire(&leases, &useless).await
+            slot.acquire_and_tell(&leases, &useless, &*progress).await
         });
         making.await.unwrap_or(Err(LeaseError::Panicked))
     }

@@ -4,7 +4,11 @@
 //! loses what we need. Commands run as the user `shell`, which may do less than root and more than an app.
 //!
 //! `/workspace` of the file tools is `/data/local/tmp/manyhands/{session's hand}/workspace` there, one for each session. Within
-//! commands it is `$WORKSPACE`, and where they start. It outlives instances and sessions.
+//! commands it is `$WORKSPACE`, and where they start. It outlives instances, and goes with its session.
+//!
+//! Files go by `tar` in a shell, not by adb's sync protocol. That moves one file at a time, makes neither links nor empty
+//! folders, and leaves what it has begun when it breaks off. A tar is one stream that keeps them all, is unpacked beside
+//! its target and put there whole, and ends with its call.
 
 mod device;
 mod line;
@@ -12,19 +16,20 @@ mod server;
 mod tools;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_util::sync::CancellationToken;
 
 pub use self::device::inspect;
 
 use self::line::AdbLine;
-use crate::remote::{self, Line, Remote, Table, Terms};
-use crate::sandbox::CopyError;
-use crate::{Call, CallContext, Files, Hand, HandError, Handle, InstanceId, Lease, Outcome, Tool};
+use crate::instances::Instances;
+use crate::remote::{self, Line, Reached, Remote, Terms};
+use crate::{
+    Call, CallContext, FarWork, Files, Hand, HandError, Handle, InstanceId, Lease, Outcome, Progress, Tool,
+};
 
 /// Calls of one instance at once; others wait.
 const CALLS: usize = 8;
@@ -79,7 +84,7 @@ impl Device {
 pub struct Android {
     config: AndroidConfig,
     terms: Terms,
-    table: Table,
+    instances: Instances<Remote>,
 }
 
 impl Android {
@@ -94,12 +99,7 @@ impl Android {
             scratch: "/data/local/tmp",
             network: "the network of the device",
         };
-        Self { config, terms, table: Table::default() }
-    }
-
-    /// Ends every instance and waits until nothing of them runs.
-    pub async fn shutdown(&self) {
-        self.table.shutdown().await;
+        Self { config, terms, instances: Instances::new("its instance") }
     }
 
     async fn line(&self) -> Result<Arc<dyn Line>, HandError> {
@@ -108,7 +108,7 @@ impl Android {
     }
 
     async fn start(&self, lease: &Lease) -> Result<Arc<Remote>, HandError> {
-        Remote::start(self.line().await?, &self.terms, lease, &self.table.tasks).await
+        Remote::start(self.line().await?, &self.terms, lease, &self.instances.tasks).await
     }
 }
 
@@ -120,8 +120,8 @@ impl Hand for Android {
         Ok(all)
     }
 
-    async fn provision(&self, lease: &Lease) -> Result<Handle, HandError> {
-        self.table.provision(lease, self.start(lease)).await
+    async fn provision(&self, lease: &Lease, _: &dyn Progress) -> Result<Handle, HandError> {
+        self.instances.provision(lease, self.start(lease)).await
     }
 
     async fn execute(
@@ -130,7 +130,7 @@ impl Hand for Android {
         call: &Call,
         context: CallContext,
     ) -> Result<Outcome, HandError> {
-        let instance = self.table.get(handle).await?;
+        let instance = self.instances.get(handle).await?;
         match tools::execute(&instance, call, &context).await {
             Some(outcome) => outcome,
             None => instance.execute(call, &context).await,
@@ -138,12 +138,11 @@ impl Hand for Android {
     }
 
     fn alive(&self, handle: &Handle) -> bool {
-        self.table.alive(handle)
+        self.instances.alive(handle)
     }
 
     async fn release(&self, handle: Handle) -> Result<(), HandError> {
-        self.table.release(&handle).await;
-        Ok(())
+        self.instances.release(&handle).await
     }
 
     async fn reap(&self, instances: &[InstanceId]) -> Result<(), HandError> {
@@ -153,7 +152,15 @@ impl Hand for Android {
         remote::reap(&*self.line().await?, &self.terms, instances).await
     }
 
+    async fn shutdown(&self) {
+        self.instances.shutdown().await;
+    }
+
     fn files(&self) -> Option<&dyn Files> {
+        Some(self)
+    }
+
+    fn far_work(&self) -> Option<&dyn FarWork> {
         Some(self)
     }
 
@@ -172,27 +179,20 @@ impl Hand for Android {
 }
 
 #[async_trait]
-impl Files for Android {
-    async fn copy_in(
-        &self,
-        handle: &Handle,
-        to: &str,
-        archive: Box<dyn AsyncRead + Send + Unpin>,
-        cancel: &CancellationToken,
-    ) -> Result<(), CopyError> {
-        let instance = self.table.get(handle).await?;
-        instance.copy_in(None, to, archive, cancel).await
+impl Reached for Android {
+    fn instances(&self) -> &Instances<Remote> {
+        &self.instances
     }
 
-    async fn copy_out(
-        &self,
-        handle: &Handle,
-        from: &str,
-        archive: &mut (dyn AsyncWrite + Send + Unpin),
-        moved: &(dyn Fn(u64) + Send + Sync),
-        cancel: &CancellationToken,
-    ) -> Result<(), CopyError> {
-        let instance = self.table.get(handle).await?;
-        instance.copy_out(None, from, archive, moved, cancel).await
+    /// Every command has a connection of its own to the adb server.
+    async fn line_for_a_copy(&self) -> Result<Option<Arc<dyn Line>>, HandError> {
+        Ok(None)
+    }
+}
+
+#[async_trait]
+impl FarWork for Android {
+    async fn remove(&self, work: &Path) -> Result<(), HandError> {
+        remote::remove(&*self.line().await?, &self.terms, work).await
     }
 }

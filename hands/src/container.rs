@@ -19,24 +19,24 @@ mod keeper;
 mod scan;
 mod volume;
 
-use std::collections::HashMap;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex as BlockingMutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 pub use self::doctor::inspect;
 
 use self::engine::Engine;
 use self::instance::Instance;
+use crate::instances::Instances;
 use crate::posix::{Posix, Surroundings};
 use crate::sandbox::{CopyError, Limits, WORKSPACE, copy};
 use crate::{
-    Call, CallContext, Checkpoints, Files, Hand, HandError, Handle, InstanceId, Lease, Outcome, Tool,
+    Call, CallContext, Checkpoints, FarWork, Files, Hand, HandError, Handle, InstanceId, Lease, Outcome,
+    Progress, Tool,
 };
 
 /// Where a Docker daemon listens when nobody says otherwise.
@@ -155,98 +155,31 @@ impl ShellName {
 pub struct Container {
     shared: Arc<Shared>,
     posix: Posix,
-    tasks: TaskTracker,
 }
 
 /// What the tasks of a hand share.
 struct Shared {
     config: ContainerConfig,
     engine: Arc<Engine>,
-    /// What is being done before a container can be made, such as pulling an image.
+    /// What is being done before a container can be made, such as pulling an image, while it is.
     news: watch::Sender<Option<String>>,
     /// Locked while the image is looked for, so that it is pulled once.
     image: Mutex<()>,
-    instances: BlockingMutex<HashMap<InstanceId, Slot>>,
-    tasks: TaskTracker,
-}
-
-/// One instance's place: locked while it is being made, so that ten first calls make one.
-type Slot = Arc<Mutex<Option<Arc<Instance>>>>;
-
-impl Shared {
-    fn slot(&self, instance: &InstanceId) -> Slot {
-        let mut instances = self.instances.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(instances.entry(instance.clone()).or_default())
-    }
-
-    fn look_up(&self, instance: &InstanceId) -> Option<Slot> {
-        self.instances.lock().unwrap_or_else(PoisonError::into_inner).get(instance).map(Arc::clone)
-    }
-
-    fn forget(&self, instance: &InstanceId) -> Option<Slot> {
-        self.instances.lock().unwrap_or_else(PoisonError::into_inner).remove(instance)
-    }
-
-    async fn provision(self: Arc<Self>, lease: Lease) -> Result<Handle, HandError> {
-        let slot = self.slot(&lease.instance);
-        let mut place = slot.lock().await;
-        let handle = Handle { instance: lease.instance.clone() };
-        if place.as_ref().is_some_and(|instance| instance.why_lost().is_none()) {
-            return Ok(handle);
-        }
-        if let Some(old) = place.take() {
-            old.end("it was lost").await?;
-        }
-        *place = Some(Instance::start(&self, &lease).await?);
-        Ok(handle)
-    }
+    instances: Instances<Instance>,
 }
 
 impl Container {
     /// A hand that has made nothing yet.
     pub fn new(config: ContainerConfig) -> Self {
-        let tasks = TaskTracker::new();
         let posix = Posix::new(surroundings(&config));
         let shared = Shared {
             engine: Arc::new(Engine::new(&config)),
             news: watch::Sender::new(None),
             image: Mutex::default(),
-            instances: BlockingMutex::default(),
-            tasks: tasks.clone(),
+            instances: Instances::new("its container"),
             config,
         };
-        Self { shared: Arc::new(shared), posix, tasks }
-    }
-
-    /// What is being done for a provision that takes longer, such as how much of an image is there. `None` when
-    /// nothing is.
-    pub fn news(&self) -> watch::Receiver<Option<String>> {
-        self.shared.news.subscribe()
-    }
-
-    /// Ends every instance and waits until nothing of them runs.
-    pub async fn shutdown(&self) {
-        let instances: Vec<InstanceId> = {
-            let instances = self.shared.instances.lock().unwrap_or_else(PoisonError::into_inner);
-            instances.keys().cloned().collect()
-        };
-        for instance in instances {
-            let _ = self.release(Handle { instance }).await;
-        }
-        self.tasks.close();
-        self.tasks.wait().await;
-    }
-
-    /// The living instance behind a handle.
-    async fn instance(&self, handle: &Handle) -> Result<Arc<Instance>, HandError> {
-        let lost = |why: String| HandError::Lost { may_have_run: false, why };
-        let released = || lost("its container was released".into());
-        let slot = self.shared.look_up(&handle.instance).ok_or_else(released)?;
-        let instance = slot.lock().await.as_ref().map(Arc::clone).ok_or_else(released)?;
-        match instance.why_lost() {
-            Some(why) => Err(lost(why)),
-            None => Ok(instance),
-        }
+        Self { shared: Arc::new(shared), posix }
     }
 }
 
@@ -257,9 +190,25 @@ impl Hand for Container {
     }
 
     /// Goes on when nobody waits any more: a container that is half made could not be ended.
-    async fn provision(&self, lease: &Lease) -> Result<Handle, HandError> {
-        let making = self.tasks.spawn(Arc::clone(&self.shared).provision(lease.clone()));
-        making.await.map_err(|error| HandError::Io { doing: "making a container", source: error.into() })?
+    async fn provision(&self, lease: &Lease, progress: &dyn Progress) -> Result<Handle, HandError> {
+        let (shared, lease) = (Arc::clone(&self.shared), lease.clone());
+        let mut making = self.shared.instances.tasks.spawn(async move {
+            Box::pin(shared.instances.provision(&lease, Instance::start(&shared, &lease))).await
+        });
+        // Whoever comes while an image is on its way hears of it as well.
+        let mut news = self.shared.news.subscribe();
+        news.mark_changed();
+        loop {
+            tokio::select! {
+                biased;
+                made = &mut making => {
+                    return made.map_err(|error| HandError::Io { doing: "making a container", source: error.into() })?;
+                }
+                Ok(()) = news.changed() => if let Some(step) = &*news.borrow_and_update() {
+                    progress.step(step);
+                },
+            }
+        }
     }
 
     async fn execute(
@@ -268,23 +217,16 @@ impl Hand for Container {
         call: &Call,
         context: CallContext,
     ) -> Result<Outcome, HandError> {
-        let instance = self.instance(handle).await?;
+        let instance = self.shared.instances.get(handle).await?;
         self.posix.execute(&instance, call, &context).await
     }
 
     fn alive(&self, handle: &Handle) -> bool {
-        let Some(slot) = self.shared.look_up(&handle.instance) else { return false };
-        // Somebody who holds the lock is making or ending it: it counts as there.
-        let Ok(place) = slot.try_lock() else { return true };
-        place.as_ref().is_some_and(|instance| instance.why_lost().is_none())
+        self.shared.instances.alive(handle)
     }
 
     async fn release(&self, handle: Handle) -> Result<(), HandError> {
-        let Some(slot) = self.shared.forget(&handle.instance) else { return Ok(()) };
-        match slot.lock().await.take() {
-            Some(instance) => instance.end("its container was released").await,
-            None => Ok(()),
-        }
+        self.shared.instances.release(&handle).await
     }
 
     async fn reap(&self, instances: &[InstanceId]) -> Result<(), HandError> {
@@ -294,12 +236,20 @@ impl Hand for Container {
         instance::reap(&self.shared.engine, instances).await
     }
 
+    async fn shutdown(&self) {
+        self.shared.instances.shutdown().await;
+    }
+
     fn files(&self) -> Option<&dyn Files> {
         Some(self)
     }
 
     fn checkpoints(&self) -> Option<&dyn Checkpoints> {
         Some(self)
+    }
+
+    fn far_work(&self) -> Option<&dyn FarWork> {
+        (self.shared.config.workspace == Workspace::Volume).then_some(self)
     }
 
     fn about(&self) -> Value {
@@ -316,7 +266,7 @@ impl Files for Container {
         archive: Box<dyn tokio::io::AsyncRead + Send + Unpin>,
         cancel: &CancellationToken,
     ) -> Result<(), CopyError> {
-        copy::copy_in(&self.instance(handle).await?, to, archive, cancel).await
+        copy::copy_in(&self.shared.instances.get(handle).await?, to, archive, cancel).await
     }
 
     async fn copy_out(
@@ -328,7 +278,14 @@ impl Files for Container {
         cancel: &CancellationToken,
     ) -> Result<(), CopyError> {
         let most = self.shared.config.limits.workspace.saturating_mul(2);
-        copy::copy_out(&self.instance(handle).await?, from, most, archive, moved, cancel).await
+        copy::copy_out(&self.shared.instances.get(handle).await?, from, most, archive, moved, cancel).await
+    }
+}
+
+#[async_trait]
+impl FarWork for Container {
+    async fn remove(&self, work: &Path) -> Result<(), HandError> {
+        volume::discard(&self.shared.config, &self.shared.engine, work).await
     }
 }
 

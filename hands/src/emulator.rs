@@ -19,23 +19,21 @@ mod tools;
 mod wire;
 mod worker;
 
-use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
-use tokio_util::task::TaskTracker;
 
 pub use self::core::CoreKind;
 
 use self::instance::Instance;
+use crate::instances::Instances;
 use crate::sandbox::{Finding, State};
 use crate::{
-    Call, CallContext, Checkpoints, Hand, HandError, Handle, InstanceId, Lease, Outcome, Tool, orphans,
+    Call, CallContext, Checkpoints, Hand, HandError, Handle, InstanceId, Lease, Outcome, Progress, Tool,
+    orphans,
 };
 
 /// The hidden command that our own program answers with [`worker_main`]. The instance's name follows it.
@@ -71,41 +69,14 @@ impl EmulatorConfig {
 /// A kind of hand that gives each lease a console.
 pub struct Emulator {
     config: EmulatorConfig,
-    instances: Mutex<HashMap<InstanceId, Slot>>,
-    tasks: TaskTracker,
+    instances: Instances<Instance>,
 }
-
-/// One instance's place: locked while it is being made, so that ten first calls make one.
-type Slot = Arc<Mutex<Option<Arc<Instance>>>>;
 
 impl Emulator {
     /// A hand that has made nothing yet.
     pub fn new(mut config: EmulatorConfig) -> Self {
         config.scale = config.scale.clamp(1, 4);
-        Self { config, instances: Mutex::default(), tasks: TaskTracker::new() }
-    }
-
-    /// Ends every instance and waits until nothing of them runs.
-    pub async fn shutdown(&self) {
-        let instances: Vec<InstanceId> = self.instances.lock().await.keys().cloned().collect();
-        for instance in instances {
-            let _ = self.release(Handle { instance }).await;
-        }
-        self.tasks.close();
-        self.tasks.wait().await;
-    }
-
-    /// The living instance behind a handle.
-    async fn instance(&self, handle: &Handle) -> Result<Arc<Instance>, HandError> {
-        let lost = |why: String| HandError::Lost { may_have_run: false, why };
-        let slot = self.instances.lock().await.get(&handle.instance).map(Arc::clone);
-        let Some(slot) = slot else { return Err(lost("its emulator was released".into())) };
-        let instance = slot.lock().await.as_ref().map(Arc::clone);
-        let Some(instance) = instance else { return Err(lost("its emulator was released".into())) };
-        match instance.why_lost() {
-            Some(why) => Err(lost(why)),
-            None => Ok(instance),
-        }
+        Self { config, instances: Instances::new("its emulator") }
     }
 }
 
@@ -115,19 +86,9 @@ impl Hand for Emulator {
         Ok(tools::tools(self.config.core, &self.config.game()))
     }
 
-    async fn provision(&self, lease: &Lease) -> Result<Handle, HandError> {
-        let slot = Arc::clone(self.instances.lock().await.entry(lease.instance.clone()).or_default());
-        let mut place = slot.lock().await;
-        if let Some(instance) = place.as_ref()
-            && instance.why_lost().is_none()
-        {
-            return Ok(Handle { instance: lease.instance.clone() });
-        }
-        if let Some(old) = place.take() {
-            old.end("it was lost").await;
-        }
-        *place = Some(Instance::start(&self.config, lease, &self.tasks).await?);
-        Ok(Handle { instance: lease.instance.clone() })
+    async fn provision(&self, lease: &Lease, _: &dyn Progress) -> Result<Handle, HandError> {
+        let make = Instance::start(&self.config, lease, &self.instances.tasks);
+        self.instances.provision(lease, make).await
     }
 
     async fn execute(
@@ -136,31 +97,24 @@ impl Hand for Emulator {
         call: &Call,
         context: CallContext,
     ) -> Result<Outcome, HandError> {
-        let instance = self.instance(handle).await?;
+        let instance = self.instances.get(handle).await?;
         tools::execute(&instance, self.config.core, call, &context).await
     }
 
     fn alive(&self, handle: &Handle) -> bool {
-        // Somebody who holds a lock here is making or ending one: it counts as there.
-        let Ok(instances) = self.instances.try_lock() else { return true };
-        let Some(slot) = instances.get(&handle.instance) else { return false };
-        let Ok(place) = slot.try_lock() else { return true };
-        place.as_ref().is_some_and(|instance| instance.why_lost().is_none())
+        self.instances.alive(handle)
     }
 
     async fn release(&self, handle: Handle) -> Result<(), HandError> {
-        let slot = self.instances.lock().await.remove(&handle.instance);
-        if let Some(slot) = slot
-            && let Some(instance) = slot.lock().await.take()
-        {
-            // Where the game stands was kept by the last call.
-            instance.end("its emulator was released").await;
-        }
-        Ok(())
+        self.instances.release(&handle).await
     }
 
     async fn reap(&self, instances: &[InstanceId]) -> Result<(), HandError> {
         orphans::end(WORKER, "", instances).await
+    }
+
+    async fn shutdown(&self) {
+        self.instances.shutdown().await;
     }
 
     fn checkpoints(&self) -> Option<&dyn Checkpoints> {
@@ -187,11 +141,11 @@ impl Hand for Emulator {
 #[async_trait]
 impl Checkpoints for Emulator {
     async fn checkpoint(&self, handle: &Handle, name: &str) -> Result<(), HandError> {
-        tools::checkpoint(&*self.instance(handle).await?, name).await
+        tools::checkpoint(&*self.instances.get(handle).await?, name).await
     }
 
     async fn restore(&self, handle: &Handle, name: &str) -> Result<(), HandError> {
-        tools::restore(&*self.instance(handle).await?, name).await
+        tools::restore(&*self.instances.get(handle).await?, name).await
     }
 }
 

@@ -6,7 +6,7 @@
 //! # The contract of every kind
 //!
 //! - *Nothing is made before it is needed*, and once however many ask for it: listing tools touches nothing, and
-//!   [`Hand::provision`] is idempotent.
+//!   [`Hand::provision`] is idempotent. What takes long is said while it is done, to everybody who waits for it.
 //! - *A call ends in one of four ways*: as asked or by the tool's own failure ([`Ending::Ok`], [`Ending::Error`]); because
 //!   its caller gave up or its time was over ([`Ending::Cancelled`], [`Ending::Timeout`]), and then everything that it
 //!   started has ended before the answer; or without an outcome, as [`HandError::Lost`], which says whether it may have
@@ -14,7 +14,7 @@
 //! - *Death is noticed*, however it shows: an end of a stream, an exit code, a status. The instance is then lost for
 //!   good; the next provision makes another one of the same work.
 //! - *[`Hand::release`] leaves nothing* but the work, *[`Hand::reap`] ends what a dead gateway left* and nothing else.
-//! - *What a kind can beyond that it says*: [`Hand::files`], [`Hand::checkpoints`], [`Hand::mcp`].
+//! - *What a kind can beyond that it says*: [`Hand::files`], [`Hand::checkpoints`], [`Hand::far_work`], [`Hand::mcp`].
 //! - *What is missing on a machine is one clear sentence with what to do* ([`HandError::Unavailable`]), and the kind's
 //!   `inspect` says it beforehand.
 //!
@@ -26,6 +26,7 @@
 pub mod android;
 pub mod container;
 pub mod emulator;
+mod instances;
 pub mod mcp;
 mod orphans;
 pub mod posix;
@@ -37,7 +38,7 @@ pub mod vm;
 pub mod web;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,8 +60,9 @@ pub trait Hand: Send + Sync + 'static {
     /// The tools this hand offers. Provisions nothing and touches no instance.
     async fn tools(&self) -> Result<Vec<Tool>, HandError>;
 
-    /// Makes the leased instance ready. Idempotent: a second call with the same lease finds the first's work.
-    async fn provision(&self, lease: &Lease) -> Result<Handle, HandError>;
+    /// Makes the leased instance ready. Idempotent: a second call with the same lease finds the first's work. What
+    /// takes long says so as steps.
+    async fn provision(&self, lease: &Lease, progress: &dyn Progress) -> Result<Handle, HandError>;
 
     /// Executes one call and waits for its end. A tool that ran and failed is an [`Outcome`].
     ///
@@ -88,6 +90,11 @@ pub trait Hand: Send + Sync + 'static {
 
     /// How the state of its instances is kept and brought back, where it can be.
     fn checkpoints(&self) -> Option<&dyn Checkpoints> {
+        None
+    }
+
+    /// How work that lies elsewhere than in leases' folders is removed, where it does.
+    fn far_work(&self) -> Option<&dyn FarWork> {
         None
     }
 
@@ -134,6 +141,13 @@ pub trait Checkpoints: Send + Sync {
 
     /// Brings the state back that was kept as `name`, in this or in an earlier instance of the same work.
     async fn restore(&self, handle: &Handle, name: &str) -> Result<(), HandError>;
+}
+
+/// Work of instances that lies on a host, a device or a daemon.
+#[async_trait]
+pub trait FarWork: Send + Sync {
+    /// Removes the work of the leases whose folder on this machine is `work`, of which no instance is alive. Idempotent.
+    async fn remove(&self, work: &Path) -> Result<(), HandError>;
 }
 
 /// Names one instance of a hand: unique over all nodes and starts, safe in a path.
@@ -226,8 +240,11 @@ impl CallContext {
     }
 }
 
-/// Takes news of a running call. Must not block: what is too much is dropped.
+/// Takes news of a call. Must not block: what is too much is dropped.
 pub trait Progress: Send + Sync + 'static {
+    /// This is being done before the call can run, in one sentence without an end: the latest counts.
+    fn step(&self, what: &str);
+
     /// The call printed something.
     fn output(&self, text: &str);
 
@@ -239,6 +256,8 @@ pub trait Progress: Send + Sync + 'static {
 pub struct NoProgress;
 
 impl Progress for NoProgress {
+    fn step(&self, _: &str) {}
+
     fn output(&self, _: &str) {}
 
     fn notice(&self, _: Notice) {}

@@ -11,10 +11,10 @@
 
 mod call;
 mod feed;
+mod files;
 mod keeper;
 mod reap;
 pub(crate) mod script;
-mod table;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -24,19 +24,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc, oneshot};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub(crate) use self::reap::reap;
-pub(crate) use self::table::Table;
+pub(crate) use self::files::Reached;
+pub(crate) use self::reap::{reap, remove};
 
 use self::keeper::{Keeper, Order};
-use crate::posix::{Command, Posix, Report, Shell, Sink, Streams, Surroundings};
-use crate::sandbox::CopyError;
-use crate::sandbox::copy::{copy_in, copy_out};
+use crate::instances::Living;
+use crate::posix::{Posix, Streams, Surroundings};
 use crate::{Call, CallContext, HandError, InstanceId, Lease, Outcome};
 
 /// The name by which tools know the folder that persists, wherever it is on the host.
@@ -45,8 +43,6 @@ pub(crate) const WORKSPACE: &str = "/workspace";
 const START: Duration = Duration::from_mins(1);
 /// How long the end of an instance may take.
 const END: Duration = Duration::from_secs(10);
-/// Most bytes of one copy out of a host.
-const MOST_COPIED: u64 = 4 << 30;
 
 /// A way to run commands on one host.
 #[async_trait]
@@ -139,6 +135,15 @@ pub(crate) struct Terms {
     pub(crate) network: &'static str,
 }
 
+impl Terms {
+    /// The folder that is for the work of this name alone, if there is one: up to where the name is in the path.
+    fn folder_of(&self, work: &str) -> Option<String> {
+        let (before, after) = self.workspace.split_once("{work}")?;
+        let rest = after.split('/').next().unwrap_or_default();
+        Some(format!("{before}{work}{rest}"))
+    }
+}
+
 /// An instance.
 pub(crate) struct Remote {
     line: Arc<dyn Line>,
@@ -166,7 +171,7 @@ impl Remote {
         lease: &Lease,
         tasks: &TaskTracker,
     ) -> Result<Arc<Self>, HandError> {
-        let work = script::work_name(lease);
+        let work = script::work_name(&lease.work);
         let closing = CloseIfDropped(Some((Arc::clone(&line), tasks.clone())));
         let starting = Keeper::start(&*line, terms, &lease.instance, &work);
         let started = timeout(START, starting).await.unwrap_or_else(|_| {
@@ -237,24 +242,8 @@ impl Remote {
         self.gone.cancel();
     }
 
-    /// Why no call can run in it any more, if so.
-    pub(crate) fn why_lost(&self) -> Option<String> {
-        self.why.get().cloned().or_else(|| self.line.why_broken())
-    }
-
     fn lose(&self, why: impl Into<String>) {
         let _ = self.why.set(why.into());
-    }
-
-    /// Lets no further call start, ends everything of it and waits for that. Idempotent.
-    pub(crate) async fn end(&self, why: &str) {
-        self.lose(why);
-        // Full only of orders that its end makes needless.
-        let _ = self.orders.try_send(Order::Quit);
-        if timeout(END, self.gone.cancelled()).await.is_err() {
-            self.line.close().await;
-            let _ = timeout(END, self.gone.cancelled()).await;
-        }
     }
 
     /// Executes one of the six tools.
@@ -294,31 +283,6 @@ impl Remote {
         }
     }
 
-    /// See [`crate::Files::copy_in`]. `line`: another one, where a slow copy would hold up what goes over ours.
-    pub(crate) async fn copy_in(
-        &self,
-        line: Option<&Arc<dyn Line>>,
-        to: &str,
-        archive: Box<dyn AsyncRead + Send + Unpin>,
-        cancel: &CancellationToken,
-    ) -> Result<(), CopyError> {
-        let by = By { remote: self, line: line.unwrap_or(&self.line) };
-        copy_in(&by, &self.place(to), archive, cancel).await
-    }
-
-    /// See [`crate::Files::copy_out`].
-    pub(crate) async fn copy_out(
-        &self,
-        line: Option<&Arc<dyn Line>>,
-        from: &str,
-        archive: &mut (dyn AsyncWrite + Send + Unpin),
-        moved: &(dyn Fn(u64) + Send + Sync),
-        cancel: &CancellationToken,
-    ) -> Result<(), CopyError> {
-        let by = By { remote: self, line: line.unwrap_or(&self.line) };
-        copy_out(&by, &self.place(from), MOST_COPIED, archive, moved, cancel).await
-    }
-
     /// Listens to what nobody wants any more, until its end, the instance's, or that of too many such.
     fn leave(&self, listening: impl Future<Output = ()> + Send + 'static) {
         let (mine, gone) = (CancellationToken::new(), self.gone.clone());
@@ -355,21 +319,21 @@ impl Remote {
     }
 }
 
-/// An instance by way of another line to its host.
-struct By<'a> {
-    remote: &'a Remote,
-    line: &'a Arc<dyn Line>,
-}
-
 #[async_trait]
-impl Shell for By<'_> {
-    async fn run(
-        &self,
-        command: Command,
-        cancel: &CancellationToken,
-        sink: &mut dyn Sink,
-    ) -> Result<Report, HandError> {
-        self.remote.run_by(self.line, command, cancel, sink).await
+impl Living for Remote {
+    fn why_lost(&self) -> Option<String> {
+        self.why.get().cloned().or_else(|| self.line.why_broken())
+    }
+
+    async fn end(&self, why: &str) -> Result<(), HandError> {
+        self.lose(why);
+        // Full only of orders that its end makes needless.
+        let _ = self.orders.try_send(Order::Quit);
+        if timeout(END, self.gone.cancelled()).await.is_err() {
+            self.line.close().await;
+            let _ = timeout(END, self.gone.cancelled()).await;
+        }
+        Ok(())
     }
 }
 

@@ -28,17 +28,13 @@ mod tree;
 pub(crate) mod watch;
 mod wire;
 
-use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
-use tokio_util::task::TaskTracker;
 
 pub use self::copy::{CopyError, pack, unpack};
 pub use self::doctor::{Finding, State, inspect};
@@ -46,8 +42,9 @@ pub use self::refusal::may_mount_at;
 
 use self::cgroup::Hierarchies;
 use self::instance::Instance;
+use crate::instances::Instances;
 use crate::posix::{Posix, Surroundings};
-use crate::{Call, CallContext, Files, Hand, HandError, Handle, InstanceId, Lease, Outcome, Tool};
+use crate::{Call, CallContext, Files, Hand, HandError, Handle, InstanceId, Lease, Outcome, Progress, Tool};
 
 /// Where the instance's work folder is in the sandbox.
 pub const WORKSPACE: &str = "/workspace";
@@ -161,51 +158,14 @@ pub struct Sandbox {
     config: SandboxConfig,
     hierarchies: Hierarchies,
     posix: Posix,
-    instances: Mutex<HashMap<InstanceId, Slot>>,
-    tasks: TaskTracker,
+    instances: Instances<Instance>,
 }
-
-/// One instance's place: locked while it is being made, so that ten first calls make one.
-type Slot = Arc<Mutex<Option<Arc<Instance>>>>;
 
 impl Sandbox {
     /// A hand that has made nothing yet.
     pub fn new(config: SandboxConfig) -> Self {
         let posix = Posix::new(surroundings(&config));
-        Self {
-            config,
-            hierarchies: Hierarchies::find(),
-            posix,
-            instances: Mutex::default(),
-            tasks: TaskTracker::new(),
-        }
-    }
-
-    /// Ends every instance and waits until nothing of them runs.
-    pub async fn shutdown(&self) {
-        let instances: Vec<InstanceId> = self.instances.lock().await.keys().cloned().collect();
-        for instance in instances {
-            let _ = self.release(Handle { instance }).await;
-        }
-        self.tasks.close();
-        self.tasks.wait().await;
-    }
-
-    async fn slot(&self, instance: &InstanceId) -> Slot {
-        Arc::clone(self.instances.lock().await.entry(instance.clone()).or_default())
-    }
-
-    /// The living instance behind a handle.
-    async fn instance(&self, handle: &Handle) -> Result<Arc<Instance>, HandError> {
-        let lost = |why: String| HandError::Lost { may_have_run: false, why };
-        let slot = self.instances.lock().await.get(&handle.instance).map(Arc::clone);
-        let Some(slot) = slot else { return Err(lost("its sandbox was released".into())) };
-        let instance = slot.lock().await.as_ref().map(Arc::clone);
-        let Some(instance) = instance else { return Err(lost("its sandbox was released".into())) };
-        match instance.why_lost() {
-            Some(why) => Err(lost(why)),
-            None => Ok(instance),
-        }
+        Self { config, hierarchies: Hierarchies::find(), posix, instances: Instances::new("its sandbox") }
     }
 }
 
@@ -215,19 +175,9 @@ impl Hand for Sandbox {
         Ok(self.posix.tools())
     }
 
-    async fn provision(&self, lease: &Lease) -> Result<Handle, HandError> {
-        let slot = self.slot(&lease.instance).await;
-        let mut place = slot.lock().await;
-        if let Some(instance) = place.as_ref()
-            && instance.why_lost().is_none()
-        {
-            return Ok(Handle { instance: lease.instance.clone() });
-        }
-        if let Some(old) = place.take() {
-            old.end("it was lost").await;
-        }
-        *place = Some(Instance::start(&self.config, &self.hierarchies, lease, &self.tasks).await?);
-        Ok(Handle { instance: lease.instance.clone() })
+    async fn provision(&self, lease: &Lease, _: &dyn Progress) -> Result<Handle, HandError> {
+        let make = Instance::start(&self.config, &self.hierarchies, lease, &self.instances.tasks);
+        self.instances.provision(lease, make).await
     }
 
     async fn execute(
@@ -236,30 +186,24 @@ impl Hand for Sandbox {
         call: &Call,
         context: CallContext,
     ) -> Result<Outcome, HandError> {
-        let instance = self.instance(handle).await?;
+        let instance = self.instances.get(handle).await?;
         self.posix.execute(&*instance, call, &context).await
     }
 
     fn alive(&self, handle: &Handle) -> bool {
-        // Somebody who holds a lock here is making or ending one: it counts as there.
-        let Ok(instances) = self.instances.try_lock() else { return true };
-        let Some(slot) = instances.get(&handle.instance) else { return false };
-        let Ok(place) = slot.try_lock() else { return true };
-        place.as_ref().is_some_and(|instance| instance.why_lost().is_none())
+        self.instances.alive(handle)
     }
 
     async fn release(&self, handle: Handle) -> Result<(), HandError> {
-        let slot = self.instances.lock().await.remove(&handle.instance);
-        if let Some(slot) = slot
-            && let Some(instance) = slot.lock().await.take()
-        {
-            instance.end("its sandbox was released").await;
-        }
-        Ok(())
+        self.instances.release(&handle).await
     }
 
     async fn reap(&self, instances: &[InstanceId]) -> Result<(), HandError> {
         reap::reap(instances).await
+    }
+
+    async fn shutdown(&self) {
+        self.instances.shutdown().await;
     }
 
     fn files(&self) -> Option<&dyn Files> {

@@ -8,30 +8,30 @@
 //!
 //! `/workspace` of the file tools is the folder `~/.manyhands/{session's hand}/workspace` there, one for each session, or the
 //! one folder that `workspace` names, for all. Within commands it is `$WORKSPACE`, and where they start. It outlives
-//! instances and sessions: nobody but the host's owner removes it.
+//! instances, and goes with its session where it is that session's own.
 
 mod connect;
 mod doctor;
 mod key;
 mod line;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_util::sync::CancellationToken;
 
 pub use self::doctor::inspect;
 pub use self::key::ShownKey;
 
 use self::line::SshLine;
-use crate::remote::{self, Line, Remote, Table, Terms};
-use crate::sandbox::CopyError;
+use crate::instances::Instances;
+use crate::remote::{self, Line, Reached, Remote, Terms};
 use crate::upstream::Given;
-use crate::{Call, CallContext, Files, Hand, HandError, Handle, InstanceId, Lease, Outcome, Tool};
+use crate::{
+    Call, CallContext, FarWork, Files, Hand, HandError, Handle, InstanceId, Lease, Outcome, Progress, Tool,
+};
 
 /// Calls of one instance at once; others wait. With the keeper and what is left, they fit into ten sessions.
 const CALLS: usize = 6;
@@ -109,7 +109,7 @@ pub async fn host_key(config: &SshConfig) -> Result<ShownKey, HandError> {
 pub struct Ssh {
     config: SshConfig,
     terms: Terms,
-    table: Table,
+    instances: Instances<Remote>,
     /// What runs `bash` commands there, once it is known.
     shell: OnceLock<&'static str>,
 }
@@ -126,22 +126,17 @@ impl Ssh {
             scratch: "/tmp",
             network: "the network of the host it runs on",
         };
-        Self { config, terms, table: Table::default(), shell: OnceLock::new() }
-    }
-
-    /// Ends every instance and waits until nothing of them runs.
-    pub async fn shutdown(&self) {
-        self.table.shutdown().await;
+        Self { config, terms, instances: Instances::new("its instance"), shell: OnceLock::new() }
     }
 
     async fn line(&self) -> Result<Arc<dyn Line>, HandError> {
         let connection = connect::connect(&self.config).await?;
-        Ok(Arc::new(SshLine::new(connection, &self.table.tasks)))
+        Ok(Arc::new(SshLine::new(connection, &self.instances.tasks)))
     }
 
     async fn start(&self, lease: &Lease) -> Result<Arc<Remote>, HandError> {
         let line = self.line().await?;
-        let remote = Remote::start(line, &self.terms, lease, &self.table.tasks).await?;
+        let remote = Remote::start(line, &self.terms, lease, &self.instances.tasks).await?;
         let _ = self.shell.set(remote.shell());
         Ok(remote)
     }
@@ -153,8 +148,8 @@ impl Hand for Ssh {
         Ok(remote::tools(&self.terms, self.shell.get().copied().unwrap_or("bash")))
     }
 
-    async fn provision(&self, lease: &Lease) -> Result<Handle, HandError> {
-        self.table.provision(lease, self.start(lease)).await
+    async fn provision(&self, lease: &Lease, _: &dyn Progress) -> Result<Handle, HandError> {
+        self.instances.provision(lease, self.start(lease)).await
     }
 
     async fn execute(
@@ -163,16 +158,15 @@ impl Hand for Ssh {
         call: &Call,
         context: CallContext,
     ) -> Result<Outcome, HandError> {
-        self.table.get(handle).await?.execute(call, &context).await
+        self.instances.get(handle).await?.execute(call, &context).await
     }
 
     fn alive(&self, handle: &Handle) -> bool {
-        self.table.alive(handle)
+        self.instances.alive(handle)
     }
 
     async fn release(&self, handle: Handle) -> Result<(), HandError> {
-        self.table.release(&handle).await;
-        Ok(())
+        self.instances.release(&handle).await
     }
 
     async fn reap(&self, instances: &[InstanceId]) -> Result<(), HandError> {
@@ -185,7 +179,15 @@ impl Hand for Ssh {
         reaped
     }
 
+    async fn shutdown(&self) {
+        self.instances.shutdown().await;
+    }
+
     fn files(&self) -> Option<&dyn Files> {
+        Some(self)
+    }
+
+    fn far_work(&self) -> Option<&dyn FarWork> {
         Some(self)
     }
 
@@ -205,33 +207,23 @@ impl Hand for Ssh {
 }
 
 #[async_trait]
-impl Files for Ssh {
-    async fn copy_in(
-        &self,
-        handle: &Handle,
-        to: &str,
-        archive: Box<dyn AsyncRead + Send + Unpin>,
-        cancel: &CancellationToken,
-    ) -> Result<(), CopyError> {
-        let instance = self.table.get(handle).await?;
-        let line = self.line().await?;
-        let copied = instance.copy_in(Some(&line), to, archive, cancel).await;
-        line.close().await;
-        copied
+impl Reached for Ssh {
+    fn instances(&self) -> &Instances<Remote> {
+        &self.instances
     }
 
-    async fn copy_out(
-        &self,
-        handle: &Handle,
-        from: &str,
-        archive: &mut (dyn AsyncWrite + Send + Unpin),
-        moved: &(dyn Fn(u64) + Send + Sync),
-        cancel: &CancellationToken,
-    ) -> Result<(), CopyError> {
-        let instance = self.table.get(handle).await?;
+    /// What is slow on a connection holds up all else on it.
+    async fn line_for_a_copy(&self) -> Result<Option<Arc<dyn Line>>, HandError> {
+        self.line().await.map(Some)
+    }
+}
+
+#[async_trait]
+impl FarWork for Ssh {
+    async fn remove(&self, work: &Path) -> Result<(), HandError> {
         let line = self.line().await?;
-        let copied = instance.copy_out(Some(&line), from, archive, moved, cancel).await;
+        let removed = remote::remove(&*line, &self.terms, work).await;
         line.close().await;
-        copied
+        removed
     }
 }

@@ -43,7 +43,9 @@ use self::servers::Servers;
 use self::shared::Shared;
 use self::wire::{Base, internal};
 use crate::mcp::{Catalogue, McpFace, Object, Reply, Request};
-use crate::{Call, CallContext, Effects, Ending, Hand, HandError, Handle, InstanceId, Lease, Outcome, Tool};
+use crate::{
+    Call, CallContext, Effects, Ending, Hand, HandError, Handle, InstanceId, Lease, Outcome, Progress, Tool,
+};
 
 /// How long a resource may take to be followed.
 const FOLLOW_MAX: Duration = Duration::from_secs(30);
@@ -187,7 +189,7 @@ impl Hand for Upstream {
         Ok(self.shared.catalogue().tools.iter().filter_map(tool).collect())
     }
 
-    async fn provision(&self, lease: &Lease) -> Result<Handle, HandError> {
+    async fn provision(&self, lease: &Lease, _: &dyn Progress) -> Result<Handle, HandError> {
         self.servers.provision(lease).await
     }
 

@@ -15,31 +15,34 @@ mod keeper;
 mod link;
 mod machine;
 mod qmp;
+mod seed;
 mod shell;
 mod template;
 
-use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
-use tokio_util::task::TaskTracker;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::sync::CancellationToken;
 
 use self::instance::Instance;
+use crate::instances::Instances;
 use crate::posix::{Posix, Surroundings};
-use crate::sandbox::{Finding, State};
+use crate::sandbox::{CopyError, Finding, State, copy};
 use crate::{
-    Call, CallContext, Checkpoints, Hand, HandError, Handle, InstanceId, Lease, Outcome, Tool, orphans,
+    Call, CallContext, Checkpoints, Files, Hand, HandError, Handle, InstanceId, Lease, Outcome, Progress,
+    Tool, orphans,
 };
 
 /// Where the disk is in the guest.
 const WORKSPACE: &str = "/workspace";
+/// Most bytes of one copy out of a machine.
+const MOST_COPIED: u64 = 4 << 30;
 
 /// What a machine is made of.
 #[derive(Clone, Debug)]
@@ -50,7 +53,7 @@ pub struct VmConfig {
     pub qemu: PathBuf,
     /// What makes disks.
     pub qemu_img: PathBuf,
-    /// The guest's kernel: Linux 5.14 or newer with a serial console and cgroups.
+    /// The guest's kernel: Linux 5.14 or newer for x86-64, with a serial console and cgroups.
     pub kernel: PathBuf,
     /// Its initial file system: `sh`, `stty`, `mke2fs` and the usual small programs. `/etc/manyhands-boot` in it, if
     /// there, is run first, to load modules.
@@ -138,12 +141,8 @@ struct Resolved {
 pub struct Vm {
     config: VmConfig,
     posix: Posix,
-    instances: Mutex<HashMap<InstanceId, Slot>>,
-    tasks: TaskTracker,
+    instances: Instances<Instance>,
 }
-
-/// One instance's place: locked while it is being made, so that ten first calls make one.
-type Slot = Arc<Mutex<Option<Arc<Instance>>>>;
 
 impl Vm {
     /// A hand that has made nothing yet.
@@ -163,30 +162,7 @@ impl Vm {
             network: "no network",
             output: config.output,
         });
-        Self { config, posix, instances: Mutex::default(), tasks: TaskTracker::new() }
-    }
-
-    /// Ends every instance and waits until nothing of them runs.
-    pub async fn shutdown(&self) {
-        let instances: Vec<InstanceId> = self.instances.lock().await.keys().cloned().collect();
-        for instance in instances {
-            let _ = self.release(Handle { instance }).await;
-        }
-        self.tasks.close();
-        self.tasks.wait().await;
-    }
-
-    /// The living instance behind a handle.
-    async fn instance(&self, handle: &Handle) -> Result<Arc<Instance>, HandError> {
-        let lost = |why: String| HandError::Lost { may_have_run: false, why };
-        let slot = self.instances.lock().await.get(&handle.instance).map(Arc::clone);
-        let Some(slot) = slot else { return Err(lost("its machine was released".into())) };
-        let instance = slot.lock().await.as_ref().map(Arc::clone);
-        let Some(instance) = instance else { return Err(lost("its machine was released".into())) };
-        match instance.machine.why_lost() {
-            Some(why) => Err(lost(why)),
-            None => Ok(instance),
-        }
+        Self { config, posix, instances: Instances::new("its machine") }
     }
 }
 
@@ -196,19 +172,9 @@ impl Hand for Vm {
         Ok(self.posix.tools())
     }
 
-    async fn provision(&self, lease: &Lease) -> Result<Handle, HandError> {
-        let slot = Arc::clone(self.instances.lock().await.entry(lease.instance.clone()).or_default());
-        let mut place = slot.lock().await;
-        if let Some(instance) = place.as_ref()
-            && instance.machine.why_lost().is_none()
-        {
-            return Ok(Handle { instance: lease.instance.clone() });
-        }
-        if let Some(old) = place.take() {
-            old.end("it was lost").await;
-        }
-        *place = Some(Arc::new(Instance::start(&self.config, lease, &self.tasks).await?));
-        Ok(Handle { instance: lease.instance.clone() })
+    async fn provision(&self, lease: &Lease, progress: &dyn Progress) -> Result<Handle, HandError> {
+        let make = Instance::start(&self.config, lease, progress, &self.instances.tasks);
+        self.instances.provision(lease, make).await
     }
 
     async fn execute(
@@ -217,26 +183,16 @@ impl Hand for Vm {
         call: &Call,
         context: CallContext,
     ) -> Result<Outcome, HandError> {
-        let instance = self.instance(handle).await?;
+        let instance = self.instances.get(handle).await?;
         self.posix.execute(&*instance, call, &context).await
     }
 
     fn alive(&self, handle: &Handle) -> bool {
-        // Somebody who holds a lock here is making or ending one: it counts as there.
-        let Ok(instances) = self.instances.try_lock() else { return true };
-        let Some(slot) = instances.get(&handle.instance) else { return false };
-        let Ok(place) = slot.try_lock() else { return true };
-        place.as_ref().is_some_and(|instance| instance.machine.why_lost().is_none())
+        self.instances.alive(handle)
     }
 
     async fn release(&self, handle: Handle) -> Result<(), HandError> {
-        let slot = self.instances.lock().await.remove(&handle.instance);
-        if let Some(slot) = slot
-            && let Some(instance) = slot.lock().await.take()
-        {
-            instance.end("its machine was released").await;
-        }
-        Ok(())
+        self.instances.release(&handle).await
     }
 
     async fn reap(&self, instances: &[InstanceId]) -> Result<(), HandError> {
@@ -244,6 +200,14 @@ impl Hand for Vm {
         // A keeper that is well tidies up and ends by itself.
         orphans::wait(keeper::KEEP, "", instances).await;
         orphans::end(keeper::KEEP, "", instances).await
+    }
+
+    async fn shutdown(&self) {
+        self.instances.shutdown().await;
+    }
+
+    fn files(&self) -> Option<&dyn Files> {
+        Some(self)
     }
 
     fn checkpoints(&self) -> Option<&dyn Checkpoints> {
@@ -272,15 +236,40 @@ impl Hand for Vm {
 }
 
 #[async_trait]
+impl Files for Vm {
+    async fn copy_in(
+        &self,
+        handle: &Handle,
+        to: &str,
+        archive: Box<dyn AsyncRead + Send + Unpin>,
+        cancel: &CancellationToken,
+    ) -> Result<(), CopyError> {
+        copy::copy_in(&*self.instances.get(handle).await?, to, archive, cancel).await
+    }
+
+    async fn copy_out(
+        &self,
+        handle: &Handle,
+        from: &str,
+        archive: &mut (dyn AsyncWrite + Send + Unpin),
+        moved: &(dyn Fn(u64) + Send + Sync),
+        cancel: &CancellationToken,
+    ) -> Result<(), CopyError> {
+        let instance = self.instances.get(handle).await?;
+        copy::copy_out(&*instance, from, MOST_COPIED, archive, moved, cancel).await
+    }
+}
+
+#[async_trait]
 impl Checkpoints for Vm {
     async fn checkpoint(&self, handle: &Handle, name: &str) -> Result<(), HandError> {
         check(name)?;
-        self.instance(handle).await?.checkpoint(name).await
+        self.instances.get(handle).await?.checkpoint(name).await
     }
 
     async fn restore(&self, handle: &Handle, name: &str) -> Result<(), HandError> {
         check(name)?;
-        self.instance(handle).await?.restore(name).await
+        self.instances.get(handle).await?.restore(name).await
     }
 }
 

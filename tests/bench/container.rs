@@ -55,7 +55,7 @@ pub(crate) async fn rows(scratch: &Path) -> Result<Vec<Row>> {
             owner: Owner("local:owner".to_owned()),
         };
         let start = Instant::now();
-        let handle = hand.provision(&lease).await?;
+        let handle = hand.provision(&lease, &hands::NoProgress).await?;
         call(&hand, &handle).await?;
         let ours = start.elapsed().as_secs_f64();
         let start = Instant::now();

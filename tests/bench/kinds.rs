@@ -76,7 +76,7 @@ async fn of_kind(hand: &dyn Hand, folder: &Path, what: &'static str, warm: &'sta
             owner: Owner("local:owner".to_owned()),
         };
         let start = Instant::now();
-        let handle = hand.provision(&lease).await?;
+        let handle = hand.provision(&lease, &hands::NoProgress).await?;
         call(hand, &handle).await?;
         let provision = start.elapsed().as_secs_f64();
         let start = Instant::now();

@@ -25,7 +25,7 @@ pub(crate) async fn rows(scratch: &Path) -> Result<Vec<Row>> {
         work: scratch.join("sandbox"),
         owner: Owner("local:owner".to_owned()),
     };
-    let handle = hand.provision(&lease).await?;
+    let handle = hand.provision(&lease, &hands::NoProgress).await?;
     let arguments = json!({"command": "true"}).as_object().cloned().unwrap_or_default();
     let call = Call { tool: "bash".to_owned(), arguments };
     let (mut on_host, mut in_hand) = (Vec::new(), Vec::new());

@@ -18,6 +18,7 @@ macro_rules! contract {
             a_provision_that_nobody_waits_for_leaves_nothing_once_reaped,
             reaping_ends_what_a_dead_gateway_left_and_nothing_else,
             a_checkpoint_brings_back_what_was,
+            work_that_lies_elsewhere_can_be_removed,
         }
     };
     (posix, $rig:ty) => {
@@ -52,12 +53,15 @@ mod android;
 mod container;
 mod container_faults;
 mod container_limits;
-mod emulator;
+mod deleted;
+pub(crate) mod emulator;
 mod every;
+mod host;
 pub(crate) mod marked;
 mod posix;
 mod registry;
 mod rig;
 mod sandbox;
 mod ssh;
+mod steps;
 mod vm;

@@ -212,8 +212,8 @@ async fn work_is_private_to_its_instance() {
     let folder = tempfile::tempdir().unwrap();
     let hand = Sandbox::new(config());
     let (one, two) = (lease(folder.path(), "one"), lease(folder.path(), "two"));
-    let first = hand.provision(&one).await.unwrap();
-    let second = hand.provision(&two).await.unwrap();
+    let first = hand.provision(&one, &hands::NoProgress).await.unwrap();
+    let second = hand.provision(&two, &hands::NoProgress).await.unwrap();
     let bash = |handle, command: &str| {
         let call = call("bash", json!({"command": command}));
         let hand = &hand;
@@ -231,7 +231,7 @@ async fn work_is_private_to_its_instance() {
         let before = owner(&one.work);
         hand.shutdown().await;
         let again = Sandbox::new(config());
-        let handle = again.provision(&one).await.unwrap();
+        let handle = again.provision(&one, &hands::NoProgress).await.unwrap();
         assert_eq!(owner(&one.work), before);
         let call = call("bash", json!({"command": "cat file"}));
         assert_eq!(seen(again.execute(&handle, &call, context()).await.unwrap()).text, "mine\n");
@@ -305,7 +305,7 @@ async fn a_missing_mount_is_one_clear_sentence() {
     let mut config = config();
     config.mounts = vec![Mount { host: "/nowhere".into(), at: "/x".into(), access: Access::ReadOnly }];
     let rig = Rig::with(config);
-    let error = rig.hand.provision(&rig.lease).await.unwrap_err().to_string();
+    let error = rig.hand.provision(&rig.lease, &hands::NoProgress).await.unwrap_err().to_string();
     assert!(error.contains("/nowhere"), "{error}");
     assert!(!error.contains('\n'), "{error}");
     rig.hand.shutdown().await;

@@ -14,14 +14,14 @@ use crate::sandbox_kit::{Rig, config, program};
 
 /// Copies as the command line does, with files in between.
 async fn copy_in(rig: &Rig, from: &Path, to: &str) -> Result<(), CopyError> {
-    let handle = rig.hand.provision(&rig.lease).await.unwrap();
+    let handle = rig.hand.provision(&rig.lease, &hands::NoProgress).await.unwrap();
     let mut archive = Vec::new();
     pack(from, &mut archive)?;
     rig.hand.copy_in(&handle, to, Box::new(std::io::Cursor::new(archive)), &CancellationToken::new()).await
 }
 
 async fn copy_out(rig: &Rig, from: &str, to: &Path) -> Result<u64, CopyError> {
-    let handle = rig.hand.provision(&rig.lease).await.unwrap();
+    let handle = rig.hand.provision(&rig.lease, &hands::NoProgress).await.unwrap();
     let mut archive = Vec::new();
     let bytes = AtomicU64::new(0);
     let moved = |so_far| bytes.store(so_far, Ordering::Relaxed);
@@ -155,7 +155,7 @@ async fn doctor_and_the_first_call_say_the_same_about_a_lack() {
         let lack = findings.iter().find(|finding| finding.state == State::Missing).expect(why);
         assert!(lack.found.contains(why), "{lack:?}");
         let other = Rig::with(config);
-        let error = other.hand.provision(&other.lease).await.unwrap_err();
+        let error = other.hand.provision(&other.lease, &hands::NoProgress).await.unwrap_err();
         let HandError::Unavailable { why: said, remedy } = error else { panic!("{error}") };
         assert!(said.contains(why), "{said}");
         assert_eq!(lack.remedy.as_ref(), Some(&remedy));

@@ -81,7 +81,7 @@ impl Rig {
         arguments: Value,
         context: CallContext,
     ) -> Result<Outcome, HandError> {
-        let handle = self.hand.provision(&self.lease).await?;
+        let handle = self.hand.provision(&self.lease, &hands::NoProgress).await?;
         self.hand.execute(&handle, &call(tool, arguments), context).await
     }
 
@@ -137,6 +137,10 @@ pub(crate) fn seen(Outcome { ending, content, .. }: Outcome) -> Seen {
 pub(crate) struct News(pub(crate) Mutex<String>);
 
 impl Progress for News {
+    fn step(&self, what: &str) {
+        self.output(&format!("{what}\n"));
+    }
+
     fn output(&self, text: &str) {
         self.0.lock().unwrap().push_str(text);
     }

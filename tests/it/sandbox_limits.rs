@@ -236,7 +236,7 @@ async fn meet_impostor(mode: &str, timeout: u64) {
     });
     let mut lease = rig.lease.clone();
     lease.instance.0 = format!("{mode}-{}", lease.instance);
-    let handle = rig.hand.provision(&lease).await.unwrap();
+    let handle = rig.hand.provision(&lease, &hands::NoProgress).await.unwrap();
     let call = call("bash", json!({"command": "true", "timeout_s": timeout}));
     let outcome = rig.hand.execute(&handle, &call, context()).await;
     match mode {

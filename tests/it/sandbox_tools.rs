@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use base64::Engine;
-use hands::{CallContext, Content, Ending};
+use hands::{CallContext, Content, Ending, Hand};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 

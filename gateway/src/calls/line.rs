@@ -18,6 +18,8 @@ const QUESTIONS_WAITING_MAX: usize = 16;
 
 /// What the asker of a running call hears.
 pub enum News {
+    /// This is being done before it can run.
+    Step(Arc<str>),
     /// It printed something.
     Output(Arc<str>),
     /// An MCP server said something about it.
@@ -50,6 +52,7 @@ impl Question {
 
 #[derive(Clone)]
 enum Said {
+    Step(Arc<str>),
     Output(Arc<str>),
     Notice(Arc<Notice>),
 }
@@ -100,6 +103,10 @@ impl Line {
 pub(super) struct HandsEnd(pub(super) Arc<Line>);
 
 impl Progress for HandsEnd {
+    fn step(&self, what: &str) {
+        let _ = self.0.said.send(Said::Step(Arc::from(what)));
+    }
+
     fn output(&self, text: &str) {
         // Nobody listening is no error.
         let _ = self.0.said.send(Said::Output(Arc::from(text)));
@@ -192,6 +199,7 @@ impl Ticket {
 impl From<Said> for News {
     fn from(said: Said) -> Self {
         match said {
+            Said::Step(what) => Self::Step(what),
             Said::Output(text) => Self::Output(text),
             Said::Notice(notice) => Self::Notice(notice),
         }

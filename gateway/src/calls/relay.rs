@@ -87,13 +87,13 @@ impl Inner {
         session: SessionId,
         principal: &Principal,
         hand: &Arc<Registered>,
-        line: &Line,
+        line: &Arc<Line>,
     ) -> Result<Result<InUse, String>, CallError> {
         if let Some(in_use) = self.leases.warm(session, hand) {
             return Ok(Ok(in_use));
         }
         let acquired = tokio::select! {
-            acquired = self.leases.acquire(session, principal, hand) => acquired,
+            acquired = self.leases.acquire(session, principal, hand, Arc::new(HandsEnd(line.clone()))) => acquired,
             () = line.cancel.cancelled() => return Err(CallError::Cancelled),
         };
         Ok(acquired.map_err(|error| error::say(&error)))

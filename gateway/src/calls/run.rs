@@ -8,6 +8,7 @@ use futures_util::FutureExt as _;
 use hands::{Call, Ending, HandError, Outcome};
 use jiff::SignedDuration;
 
+use super::line::HandsEnd;
 use super::permission::{Cleared, USED_UP, evaluated, permitted};
 use super::record::{Ended, may_pass};
 use super::relay::context;
@@ -159,8 +160,9 @@ impl Inner {
     ) -> Result<Start, CallError> {
         let ask = &running.ask;
         for _ in 0..START_TRIES {
+            let progress = Arc::new(HandsEnd(running.line.clone()));
             let acquired = tokio::select! {
-                acquired = self.leases.acquire(ask.session, &ask.principal, &ask.hand) => acquired,
+                acquired = self.leases.acquire(ask.session, &ask.principal, &ask.hand, progress) => acquired,
                 () = running.line.cancel.cancelled() => return self.given_up(running, tool_use_id).await,
             };
             let in_use = match acquired {

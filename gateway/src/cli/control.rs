@@ -145,6 +145,38 @@ impl Owner {
     }
 }
 
+/// An answer that comes as lines of JSON.
+pub(super) struct Lines {
+    body: Body,
+    waiting: Vec<u8>,
+}
+
+impl Lines {
+    /// A refusal is an error in the owner's words.
+    pub(super) async fn of(response: Response<Body>) -> anyhow::Result<Self> {
+        let (status, body) = (response.status(), response.into_body());
+        if !status.is_success() {
+            bail!("{}", refusal(&body.collect().await?.to_bytes()));
+        }
+        Ok(Self { body, waiting: Vec::new() })
+    }
+
+    /// The next line; `None` when the gateway has ended. One that says what went wrong is an error.
+    pub(super) async fn next(&mut self) -> anyhow::Result<Option<Value>> {
+        loop {
+            if let Some(end) = self.waiting.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.waiting.drain(..=end).collect();
+                let line: Value = serde_json::from_slice(&line)?;
+                return line["error"].as_str().map_or(Ok(Some(line.clone())), |error| bail!("{error}"));
+            }
+            let Some(Ok(frame)) = self.body.frame().await else { return Ok(None) };
+            if let Ok(data) = frame.into_data() {
+                self.waiting.extend_from_slice(&data);
+            }
+        }
+    }
+}
+
 /// Carries a connection for as long as it is held.
 pub(super) type Driver = AbortOnDropHandle<()>;
 

@@ -3,14 +3,16 @@
 mod add;
 mod shown;
 
-use std::io;
+use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 
+use anyhow::bail;
+use axum::body::Body;
 use clap::{Args, Subcommand};
-use http::Method;
+use http::{Method, Response};
 use serde_json::{Map, Value, json};
 
-use super::control::{Owner, Stay, encoded, with_owner};
+use super::control::{Lines, Owner, Stay, encoded, with_owner};
 use super::{Output, Setting, copy, say};
 use crate::session::SessionRef;
 
@@ -146,8 +148,8 @@ async fn ask(owner: &mut Owner, setting: &Setting, command: Command) -> anyhow::
         Command::Restore(state) => keep(setting, owner, "restore", &state).await?,
         Command::Call { name, tool, arguments, session } => {
             let body = json!({"tool": tool, "arguments": arguments, "session": session.to_string()});
-            let answer =
-                owner.ask(Method::POST, &format!("/hands/{}/call", encoded(&name)), Some(body)).await?;
+            let path = format!("/hands/{}/call", encoded(&name));
+            let answer = heard(owner.send(Method::POST, &path, Some(body)).await?).await?;
             return Ok(result(setting, &answer)?);
         }
     }
@@ -165,6 +167,24 @@ async fn keep(setting: &Setting, owner: &mut Owner, what: &str, state: &State) -
         Output::Text => say(format_args!("{} of {} {did} {}", state.hand, state.session, state.name))?,
     }
     Ok(())
+}
+
+/// Waits for the end of a call, and says on a terminal what is done before it runs.
+async fn heard(response: Response<Body>) -> anyhow::Result<Value> {
+    let terminal = io::stderr().is_terminal();
+    let mut lines = Lines::of(response).await?;
+    loop {
+        let Some(mut line) = lines.next().await? else {
+            bail!("the gateway has ended before the call: `manyhands session events` shows what became of it")
+        };
+        if terminal {
+            // The line before is replaced, and the end leaves none.
+            eprint!("\r\x1b[K{}", line["step"].as_str().unwrap_or_default());
+        }
+        if let Some(answer) = line.get_mut("answer") {
+            return Ok(answer.take());
+        }
+    }
 }
 
 /// Prints what a call gave; a failed call is a failed command.

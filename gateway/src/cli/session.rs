@@ -6,10 +6,9 @@ use anyhow::bail;
 use axum::body::Body;
 use clap::{Args, Subcommand};
 use http::{Method, Response};
-use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 
-use super::control::{Owner, Stay, encoded, refusal, with_owner};
+use super::control::{Lines, Owner, Stay, encoded, with_owner};
 use super::{Interrupted, Output, Setting, say};
 
 #[derive(Subcommand)]
@@ -151,25 +150,12 @@ const GATEWAY_ENDED: &str = "the gateway has ended: go on with --after and the l
 
 /// Prints events as they come, until the gateway closes or somebody interrupts.
 async fn follow(setting: &Setting, response: Response<Body>) -> anyhow::Result<()> {
-    let status = response.status();
-    let mut body = response.into_body();
-    if !status.is_success() {
-        bail!("{}", refusal(&body.collect().await?.to_bytes()));
-    }
-    let mut waiting = Vec::new();
+    let mut lines = Lines::of(response).await?;
     loop {
-        let Some(frame) = body.frame().await else { bail!(GATEWAY_ENDED) };
-        let Ok(frame) = frame else { bail!(GATEWAY_ENDED) };
-        let Ok(data) = frame.into_data() else { continue };
-        waiting.extend_from_slice(&data);
-        while let Some(end) = waiting.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = waiting.drain(..=end).collect();
-            let shown: Value = serde_json::from_slice(&line)?;
-            match (shown["error"].as_str(), setting.output) {
-                (Some(error), _) => bail!("{error}"),
-                (None, Output::Json) => say(shown)?,
-                (None, Output::Text) => event(&shown)?,
-            }
+        let Some(shown) = lines.next().await? else { bail!(GATEWAY_ENDED) };
+        match setting.output {
+            Output::Json => say(shown)?,
+            Output::Text => event(&shown)?,
         }
     }
 }

@@ -183,10 +183,10 @@ impl Waker<'_> {
                     continue;
                 }
             };
+            let say = |text| self.harness.voices.say(self.session.id, self.state.seq, Said::Output(text));
             match news {
-                News::Output(text) => {
-                    self.harness.voices.say(self.session.id, self.state.seq, Said::Output(text));
-                }
+                News::Output(text) => say(text),
+                News::Step(what) => say(format!("({what})\n").into()),
                 News::Ended(end) => return end.map(drop),
                 // There is nobody to ask: whoever asks is told so.
                 News::Question(question) => question.answer(Err(hands::mcp::Unasked::GivenUp)),

@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use hands::{Handle, InstanceId, Lease, Owner};
-use tokio::sync::Mutex;
+use hands::mcp::Notice;
+use hands::{Handle, InstanceId, Lease, Owner, Progress};
+use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::notes::{Fate, note};
@@ -43,6 +44,21 @@ pub(super) struct Slot {
     used: std::sync::Mutex<Instant>,
     /// What the brain has not been told yet about how its instance came to be.
     owed: std::sync::Mutex<Option<&'static str>>,
+    /// What is being done for the instance that is being made.
+    steps: watch::Sender<Option<Arc<str>>>,
+}
+
+/// Where a hand says what it does for an instance.
+struct Steps(watch::Sender<Option<Arc<str>>>);
+
+impl Progress for Steps {
+    fn step(&self, what: &str) {
+        self.0.send_replace(Some(what.into()));
+    }
+
+    fn output(&self, _: &str) {}
+
+    fn notice(&self, _: Notice) {}
 }
 
 /// A live instance that is not released while this is held.
@@ -90,6 +106,7 @@ impl Slot {
             running: AtomicUsize::new(0),
             used: std::sync::Mutex::new(Instant::now()),
             owed: std::sync::Mutex::default(),
+            steps: watch::Sender::new(None),
         }
     }
 
@@ -104,8 +121,32 @@ impl Slot {
         Some(InUse::new(self, instance))
     }
 
+    /// The same as [`Self::acquire`], with what is done for it meanwhile told to `progress`.
+    pub(super) async fn acquire_and_tell(
+        self: &Arc<Self>,
+        leases: &Leases,
+        useless: &CancellationToken,
+        progress: &dyn Progress,
+    ) -> Result<InUse, LeaseError> {
+        let mut steps = self.steps.subscribe();
+        steps.mark_changed();
+        let mut acquiring = std::pin::pin!(self.acquire(leases, useless));
+        loop {
+            tokio::select! {
+                biased;
+                acquired = &mut acquiring => return acquired,
+                Ok(()) = steps.changed() => {
+                    let step = steps.borrow_and_update().clone();
+                    if let Some(step) = step {
+                        progress.step(&step);
+                    }
+                }
+            }
+        }
+    }
+
     /// The instance, made when there is none, unless `useless` fires.
-    pub(super) async fn acquire(
+    async fn acquire(
         self: &Arc<Self>,
         leases: &Leases,
         useless: &CancellationToken,
@@ -143,7 +184,9 @@ impl Slot {
         let node = leases.me();
         let held = take(leases, self, &handle.instance, &node).await?;
         let instance = Instance { handle, held, node };
-        match self.make(leases, &instance, useless).await {
+        let made = self.make(leases, &instance, useless).await;
+        self.steps.send_replace(None);
+        match made {
             Ok(()) => Ok(instance),
             Err(error) => {
                 let _ = self.hand.hand.release(instance.handle.clone()).await;
@@ -160,13 +203,18 @@ impl Slot {
         useless: &CancellationToken,
     ) -> Result<(), LeaseError> {
         let note = self.history(leases, instance).await?;
+        let folder = leases.folder(self.session, &self.hand.name).await?;
+        if self.hand.hand.far_work().is_some() {
+            leases.note_far_work(self.session, &self.hand.name, &folder).await?;
+        }
         let lease = Lease {
             instance: instance.handle.instance.clone(),
-            work: leases.work.join(leases.folder(self.session, &self.hand.name).await?),
+            work: leases.work.join(folder),
             owner: Owner(self.principal.to_string()),
         };
         let limit = self.hand.config.provision_max();
-        let making = tokio::time::timeout(limit, self.hand.hand.provision(&lease));
+        let steps = Steps(self.steps.clone());
+        let making = tokio::time::timeout(limit, self.hand.hand.provision(&lease, &steps));
         let made = tokio::select! {
             biased;
             () = useless.cancelled() => return Err(LeaseError::GivenUp),

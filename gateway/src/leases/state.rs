@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use hands::NoProgress;
+
 use super::{LeaseError, Leases};
 use crate::registry::Registered;
 use crate::session::{At, Body, By, NewEvent, SessionInfo};
@@ -45,7 +47,7 @@ impl Leases {
         let Some(states) = hand.hand.checkpoints() else {
             return Err(LeaseError::NoStates(hand.name.clone()));
         };
-        let in_use = self.acquire(session.id, &session.principal, hand).await?;
+        let in_use = self.acquire(session.id, &session.principal, hand, Arc::new(NoProgress)).await?;
         if in_use.slot.running.load(Ordering::SeqCst) > 1 {
             return Err(LeaseError::Busy(hand.name.clone()));
         }

@@ -145,13 +145,20 @@ pub(super) async fn hand_over(connection: &mut Connection, handover: Handover) -
         "insert into moved_work (session, hand, home, folder) values ($1, $2, $3, $4)
          on conflict (session, hand, home) do update set folder = excluded.folder",
     )
-    .bind(to)
+    .bind(to.clone())
     .bind(hand.to_string())
-    .bind(home)
-    .bind(folder)
+    .bind(home.clone())
+    .bind(folder.clone())
     .execute(&mut *connection)
     .await
     .map_err(DatabaseError::from)?;
+    sqlx::query("update far_work set session = $1 where home = $2 and folder = $3")
+        .bind(to)
+        .bind(home)
+        .bind(folder)
+        .execute(&mut *connection)
+        .await
+        .map_err(DatabaseError::from)?;
     Ok(epoch)
 }
 

@@ -59,9 +59,14 @@ impl Leases {
         Ok(lent.into_iter().collect())
     }
 
-    /// Removes what the hands of a deleted session kept on this machine. What it lent to others stays.
+    /// Removes what the hands of a deleted session kept, on this machine and elsewhere. What it lent to others stays.
     pub async fn remove_work(&self, session: SessionId) {
-        if let Err(error) = self.clear_work(session).await {
+        // Elsewhere first: it is named after the folder here, which tells whose it is.
+        let removed = async {
+            self.remove_far_work(session).await?;
+            self.clear_work(session).await
+        };
+        if let Err(error) = removed.await {
             tracing::warn!(session.id = %session, error = %error, "a session's work could not be removed");
         }
     }

@@ -99,4 +99,8 @@ async fn sweep(gateway: &Gateway) {
     if let Err(error) = gateway.sessions.outputs().sweep(clock::now() - SWEEP_OLDER).await {
         tracing::warn!(error = %chain(&error), "stored outputs could not be swept");
     }
+    // Last, for hosts may take their time.
+    if let Err(error) = gateway.leases.sweep_far_work(kept_since).await {
+        tracing::warn!(error = %chain(&error), "the work of former sessions elsewhere could not be swept");
+    }
 }

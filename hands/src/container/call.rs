@@ -20,6 +20,7 @@ use super::engine::{root, why_gone};
 use super::instance::Instance;
 use super::keeper::MARK;
 use super::scan::{Said, Scan, WRAPPER};
+use crate::instances::Living;
 use crate::posix::{
     Command, Ended, Flow, Input, Program, Report, Shell, Sink, Stop, Stream as From, Streams,
 };

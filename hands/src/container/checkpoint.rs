@@ -56,11 +56,11 @@ rm -rf "$new"
 #[async_trait]
 impl Checkpoints for Container {
     async fn checkpoint(&self, handle: &Handle, name: &str) -> Result<(), HandError> {
-        run(&self.instance(handle).await?, SAVE, name, "kept").await
+        run(&self.shared.instances.get(handle).await?, SAVE, name, "kept").await
     }
 
     async fn restore(&self, handle: &Handle, name: &str) -> Result<(), HandError> {
-        run(&self.instance(handle).await?, RESTORE, name, "brought back").await
+        run(&self.shared.instances.get(handle).await?, RESTORE, name, "brought back").await
     }
 }
 

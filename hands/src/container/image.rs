@@ -17,7 +17,6 @@ use tokio_util::io::ReaderStream;
 use super::engine::{Lack, root, status};
 use super::{Image, Shared};
 use crate::HandError;
-use crate::sandbox::watch::size;
 
 /// The name of imported images, whose tags say of what.
 const IMPORTED: &str = "manyhands-rootfs";
@@ -68,7 +67,7 @@ async fn pull(shared: &Shared, docker: &Docker, name: &str) -> Result<(), Lack> 
     let options = CreateImageOptionsBuilder::new().from_image(name).build();
     let mut pulling = std::pin::pin!(docker.create_image(Some(options), None, None));
     let mut layers = HashMap::new();
-    shared.news.send_replace(Some(format!("pulling {name}")));
+    shared.news.send_replace(Some(format!("Pulling image {name}")));
     tracing::info!(image = name, "pulling");
     while let Some(step) = pulling.next().await {
         let step = step.map_err(|error| no_image(name, &said(&error)))?;
@@ -92,7 +91,9 @@ fn progress(name: &str, step: CreateImageInfo, layers: &mut HashMap<String, (u64
     }
     layers.insert(step.id?, (number(detail.current)?, number(detail.total)?));
     let (come, all) = layers.values().fold((0, 0), |sum, layer| (sum.0 + layer.0, sum.1 + layer.1));
-    Some(format!("pulling {name}: {} of {}", size(come), size(all)))
+    // As Docker counts them, in one unit.
+    let (unit, bytes) = if all < 1_000_000 { ("kB", 1_000) } else { ("MB", 1_000_000) };
+    Some(format!("Pulling image {name}: {} of {} {unit}", come / bytes, all / bytes))
 }
 
 fn said(error: &Error) -> String {
@@ -120,7 +121,7 @@ async fn import(shared: &Shared, docker: &Docker, name: &str, tar: &Path) -> Res
         async move { fine }
     });
     let body = bollard::body_stream(bytes.filter_map(|piece: io::Result<Bytes>| async { piece.ok() }));
-    shared.news.send_replace(Some(format!("importing {}", tar.display())));
+    shared.news.send_replace(Some(format!("Importing the image of {}", tar.display())));
     let mut importing = std::pin::pin!(docker.create_image(Some(options), Some(body), None));
     while let Some(step) = importing.next().await {
         let error = match step {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bollard::Docker;
 use bollard::container::LogOutput;
 use bollard::errors::Error;
@@ -27,6 +28,7 @@ use tokio_util::task::TaskTracker;
 use super::engine::{Engine, Lack, root, status, why_gone};
 use super::keeper::{self, Keeper};
 use super::{ContainerConfig, Network, Root, Shared, ShellName, Workspace, image, volume};
+use crate::instances::Living;
 use crate::posix::{Ended, Report};
 use crate::sandbox::watch::Watch;
 use crate::sandbox::{Limits, WORKSPACE, owner};
@@ -136,11 +138,11 @@ impl Instance {
             lingering: AtomicBool::new(false),
             notices: Mutex::default(),
             engine: Arc::clone(&shared.engine),
-            tasks: shared.tasks.clone(),
+            tasks: shared.instances.tasks.clone(),
         });
-        shared.tasks.spawn(Arc::clone(&instance).listen(attached.output));
+        shared.instances.tasks.spawn(Arc::clone(&instance).listen(attached.output));
         if let Some(watch) = &instance.watch {
-            shared.tasks.spawn(Arc::clone(watch).run(instance.gone.clone()));
+            shared.instances.tasks.spawn(Arc::clone(watch).run(instance.gone.clone()));
         }
         let started = instance.check(timeout(START, ready).await.ok().and_then(Result::ok));
         if started.is_err() {
@@ -195,11 +197,6 @@ impl Instance {
         self.gone.cancel();
     }
 
-    /// Why no call can run in it any more, if so.
-    pub(super) fn why_lost(&self) -> Option<String> {
-        self.why.get().cloned()
-    }
-
     /// Lets no further call start.
     pub(super) fn lose(&self, why: impl Into<String>) {
         let _ = self.why.set(why.into());
@@ -209,15 +206,6 @@ impl Instance {
     pub(super) async fn reason(&self) -> Option<String> {
         let _ = timeout(REASON, self.gone.cancelled()).await;
         self.why_lost()
-    }
-
-    /// Lets no further call start, ends everything in it and waits for that. Idempotent.
-    pub(super) async fn end(&self, why: &str) -> Result<(), HandError> {
-        self.lose(why);
-        let removed = remove(&self.docker, &self.container).await;
-        self.keeper.hang_up().await;
-        self.gone.cancel();
-        removed.map_err(|error| self.engine.explain(&error).into())
     }
 
     /// Waits until a call may start. The permit lasts as long as the call.
@@ -286,6 +274,21 @@ impl Instance {
             }
             instance.lingering.store(false, Ordering::Relaxed);
         });
+    }
+}
+
+#[async_trait]
+impl Living for Instance {
+    fn why_lost(&self) -> Option<String> {
+        self.why.get().cloned()
+    }
+
+    async fn end(&self, why: &str) -> Result<(), HandError> {
+        self.lose(why);
+        let removed = remove(&self.docker, &self.container).await;
+        self.keeper.hang_up().await;
+        self.gone.cancel();
+        removed.map_err(|error| self.engine.explain(&error).into())
     }
 }
 

@@ -1,5 +1,7 @@
 //! A workspace that is a volume of the daemon's: made once, and given to whoever works in it.
 
+use std::path::Path;
+
 use bollard::Docker;
 use bollard::errors::Error;
 use bollard::models::{ContainerCreateBody, HostConfig, MountType};
@@ -10,7 +12,7 @@ use bollard::query_parameters::{
 use futures_util::StreamExt;
 
 use super::ContainerConfig;
-use super::engine::{Lack, status};
+use super::engine::{Engine, Lack, status};
 use super::instance::{INSTANCE, NODE, mount, remove, volume};
 use crate::sandbox::WORKSPACE;
 use crate::{HandError, Lease};
@@ -60,6 +62,17 @@ fn there<T>(looked: Result<T, Error>) -> Result<bool, Error> {
         Ok(_) => Ok(true),
         Err(error) if status(&error) == Some(404) => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+/// Removes the volume of `work`, if there is one.
+pub(super) async fn discard(config: &ContainerConfig, engine: &Engine, work: &Path) -> Result<(), HandError> {
+    let docker = engine.docker().await?;
+    let name = volume(&config.node, work);
+    match docker.remove_volume(&name, None::<RemoveVolumeOptions>).await {
+        Ok(()) => Ok(()),
+        Err(error) if status(&error) == Some(404) => Ok(()),
+        Err(error) => Err(engine.explain(&error).into()),
     }
 }
 

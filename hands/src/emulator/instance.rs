@@ -6,6 +6,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::process::{Child, ChildStderr, Command};
@@ -17,6 +18,7 @@ use super::rom::{self, Rom};
 use super::states::{StateError, States};
 use super::wire::{Reply, Request, receive_async, send_async};
 use super::{EmulatorConfig, WORKER};
+use crate::instances::Living;
 use crate::{END_GRACE, Ending, HandError, InstanceId, Lease, Progress};
 
 /// How long a worker may take to start, on a machine under heavy load.
@@ -90,7 +92,7 @@ impl Instance {
             Err(error) => error.to_string(),
         };
         // Better from the beginning than never again.
-        instance.end("its state could not be used").await;
+        instance.end("its state could not be used").await?;
         if let Err(error) = states.set_latest_aside() {
             tracing::warn!(instance = %lease.instance, %error, "setting a state aside");
         }
@@ -134,7 +136,7 @@ impl Instance {
             Ok(_) => "its emulator gives no sensible answer".to_owned(),
             Err(error) => error.to_string(),
         };
-        instance.end("it did not start").await;
+        instance.end("it did not start").await?;
         Err(HandError::Unavailable {
             why: format!("the game {} can't be played: {why}", config.rom.display()),
             remedy: "give another game".to_owned(),
@@ -256,11 +258,6 @@ impl Instance {
         self.gone.cancel();
     }
 
-    /// Why no call can run in it any more, if so.
-    pub(super) fn why_lost(&self) -> Option<String> {
-        self.why.get().cloned()
-    }
-
     fn lose(&self, why: impl Into<String>) {
         let _ = self.why.set(why.into());
     }
@@ -270,15 +267,6 @@ impl Instance {
         let _ = timeout(Duration::from_secs(1), self.gone.cancelled()).await;
         let why = self.why_lost().unwrap_or_else(|| "the emulator does not answer".into());
         HandError::Lost { may_have_run: ran == Ran::Perhaps, why }
-    }
-
-    /// Lets no further call start, ends the worker and waits for that. Idempotent.
-    pub(super) async fn end(&self, why: &str) {
-        self.lose(why);
-        self.kill.cancel();
-        if timeout(END, self.gone.cancelled()).await.is_err() {
-            tracing::warn!(instance = %self.id, "a killed emulator does not end");
-        }
     }
 
     fn notice(&self, sentence: String) {
@@ -296,6 +284,22 @@ impl Instance {
         blocking(move || states.keep_latest(&state))
             .await
             .map_err(|error| StateError::Io(std::io::Error::other(error)))?
+    }
+}
+
+#[async_trait]
+impl Living for Instance {
+    fn why_lost(&self) -> Option<String> {
+        self.why.get().cloned()
+    }
+
+    async fn end(&self, why: &str) -> Result<(), HandError> {
+        self.lose(why);
+        self.kill.cancel();
+        if timeout(END, self.gone.cancelled()).await.is_err() {
+            tracing::warn!(instance = %self.id, "a killed emulator does not end");
+        }
+        Ok(())
     }
 }
 

@@ -16,6 +16,7 @@ use super::feed::Feed;
 use super::keeper::{MOST_NOISE, Order, shown};
 use super::script::{self, Mark, Merged, Wrapped};
 use super::{Event, Line, OpenError, Reader, Remote, Writer};
+use crate::instances::Living;
 use crate::posix::{Command, Ended, Flow, Input, Program, Report, Shell, Sink, Stop, Stream, Streams};
 use crate::{END_GRACE, HandError};
 
@@ -414,7 +415,8 @@ impl Running<'_> {
     /// Not all could be ended: nobody can say what goes on, so all of the instance ends.
     async fn give_up(mut self) -> Report {
         self.guard.over = Over::Yes;
-        self.remote.end("something that a call started could not be ended, so the line was closed").await;
+        let _ =
+            self.remote.end("something that a call started could not be ended, so the line was closed").await;
         let mut report = self.report();
         report.notes.push("it could not be ended at once, so the whole instance was ended".into());
         report
@@ -425,7 +427,7 @@ impl Running<'_> {
         let _ = timeout(REASON, self.remote.gone.cancelled()).await;
         let why = self.remote.why_lost();
         if why.is_none() {
-            self.remote.end("the host ended a call without saying how").await;
+            self.remote.end("the host ended a call without saying how").await?;
         }
         let why = why.unwrap_or_else(|| "the host ended the call without saying how".into());
         Err(HandError::Lost { may_have_run: self.go.is_none(), why })

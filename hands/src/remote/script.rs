@@ -2,9 +2,10 @@
 
 use std::fmt::Write;
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::path::Path;
 
 use super::Tail;
-use crate::{InstanceId, Lease};
+use crate::InstanceId;
 
 /// The command line of every channel: takes a script as the first line of its input and becomes it, unless the line breaks
 /// off. A shell reads lines byte by byte, so that the rest of the input is the script's.
@@ -72,13 +73,12 @@ pub(super) fn nonce() -> String {
 }
 
 /// A name for the work of a lease, safe in a path: the same for all instances of one session's hand.
-pub(crate) fn work_name(lease: &Lease) -> String {
+pub(crate) fn work_name(work: &Path) -> String {
     // FNV-1a: it has to be the same in every build.
-    let hash =
-        lease.work.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-    let name = lease.work.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    let hash = work.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let name = work.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     let name: String = name.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(24).collect();
     format!("{name}-{hash:016x}")
 }
@@ -127,6 +127,18 @@ pub(crate) fn reap(nonce: &str, instances: &[InstanceId]) -> String {
     }
     let _ = write!(script, "printf '\\001%s reaped %s\\n' {nonce} \"${{left:-all}}\"");
     script
+}
+
+/// A script that ends what runs in the work of this name, and removes the folder. `path` has `{work}` replaced already.
+pub(super) fn remove(nonce: &str, work: &str, path: &str) -> String {
+    let (folder, owner) = (folder(path), quote(&format!("{work}/")));
+    format!(
+        "{SWEEP}
+sweep MANYHANDS_WORK={owner}
+left=all
+rm -rf -- {folder} 2> /dev/null || left=no
+printf '\\001%s removed %s\\n' {nonce} \"$left\""
+    )
 }
 
 /// Which call of which instance a command is.

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::instance::Instance;
 use super::wire::{CHUNK, End, HEADER, How, Kind, MAX_REQUEST, Request, RunnerState, frame, parse_header};
+use crate::instances::Living;
 use crate::posix::{Command, Ended, Flow, Input, Program, Report, Shell, Sink, Stop, Stream, Streams};
 use crate::{END_GRACE, HandError};
 
@@ -256,7 +257,7 @@ impl Running<'_> {
         if why.is_none() && !self.greeted && self.stop.is_none() {
             return self.instance.exhausted().await;
         }
-        self.instance.end("the process that ran a call was killed, so its sandbox was ended").await;
+        self.instance.end("the process that ran a call was killed, so its sandbox was ended").await?;
         match self.stop {
             Some(stop) => Ok(Report {
                 ended: Ended::Stopped(stop),

@@ -78,7 +78,7 @@ impl Files for Sandbox {
         archive: Box<dyn AsyncRead + Send + Unpin>,
         cancel: &CancellationToken,
     ) -> Result<(), CopyError> {
-        copy_in(&*self.instance(handle).await?, to, archive, cancel).await
+        copy_in(&*self.instances.get(handle).await?, to, archive, cancel).await
     }
 
     async fn copy_out(
@@ -90,7 +90,7 @@ impl Files for Sandbox {
         cancel: &CancellationToken,
     ) -> Result<(), CopyError> {
         let most = self.config.limits.workspace.saturating_mul(2);
-        copy_out(&*self.instance(handle).await?, from, most, archive, moved, cancel).await
+        copy_out(&*self.instances.get(handle).await?, from, most, archive, moved, cancel).await
     }
 }
 

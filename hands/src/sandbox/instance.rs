@@ -7,6 +7,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg,
@@ -25,6 +26,7 @@ use super::cgroup::{Group, Hierarchies};
 use super::enter::Spec;
 use super::watch::Watch;
 use super::{SandboxConfig, owner, reap, refusal};
+use crate::instances::Living;
 use crate::posix::{Ended, Report};
 use crate::{HandError, InstanceId, Lease};
 
@@ -127,7 +129,7 @@ impl Instance {
         match first {
             Ok(()) => Ok(instance),
             Err(error) => {
-                instance.end("it did not start").await;
+                instance.end("it did not start").await?;
                 Err(error)
             }
         }
@@ -176,26 +178,8 @@ impl Instance {
         self.gone.cancel();
     }
 
-    /// Why no call can run in it any more, if so.
-    pub(super) fn why_lost(&self) -> Option<String> {
-        self.why.get().cloned()
-    }
-
     fn lose(&self, why: impl Into<String>) {
         let _ = self.why.set(why.into());
-    }
-
-    /// Lets no further call start, ends everything in it and waits for that. Idempotent.
-    pub(super) async fn end(&self, why: &str) {
-        self.lose(why);
-        lock(&self.spares).clear();
-        lock(&self.control).take();
-        if timeout(END, self.gone.cancelled()).await.is_err() {
-            if let Err(error) = reap::reap(std::slice::from_ref(&self.id)).await {
-                tracing::warn!(instance = %self.id, %error, "ending a sandbox");
-            }
-            let _ = timeout(END, self.gone.cancelled()).await;
-        }
     }
 
     /// Waits until a call may start. The permit lasts as long as the call.
@@ -220,7 +204,7 @@ impl Instance {
             });
         }
         let why = format!("its background processes used up all {all} processes, so all were ended");
-        self.end(&why).await;
+        self.end(&why).await?;
         Err(HandError::Lost { may_have_run: false, why })
     }
 
@@ -303,6 +287,26 @@ impl Instance {
         ancillary.push(SendAncillaryMessage::ScmRights(&fds));
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         sendmsg(control, &[IoSlice::new(b"c")], &mut ancillary, flags).map(|_| ())
+    }
+}
+
+#[async_trait]
+impl Living for Instance {
+    fn why_lost(&self) -> Option<String> {
+        self.why.get().cloned()
+    }
+
+    async fn end(&self, why: &str) -> Result<(), HandError> {
+        self.lose(why);
+        lock(&self.spares).clear();
+        lock(&self.control).take();
+        if timeout(END, self.gone.cancelled()).await.is_err() {
+            if let Err(error) = reap::reap(std::slice::from_ref(&self.id)).await {
+                tracing::warn!(instance = %self.id, %error, "ending a sandbox");
+            }
+            let _ = timeout(END, self.gone.cancelled()).await;
+        }
+        Ok(())
     }
 }
 

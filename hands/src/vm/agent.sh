@@ -10,7 +10,7 @@ start() {
     # The process that writes is the one that is moved.
     echo 0 > "$groups/manyhands-$1/cgroup.procs"
     if [ "$2" = merged ]; then exec 2>&5; else exec 2> "$box/$1/err"; fi
-    exec >&5 5>&- < "$box/$1/in"
+    exec >&5 5>&-
     root=/
     [ -e $box/image ] && root=$image
     exec setsid chroot $root sh "$box/$1/script"
@@ -70,6 +70,12 @@ request() {
       hwclock -s -u 2> /dev/null
       echo ok >&3
       ;;
+    # Others began with the same state.
+    seed)
+      head -c "$2" <&3 > $box/seed
+      if /manyhands/reseed < $box/seed > /dev/random; then echo ok >&3; else echo no >&3; fi
+      rm $box/seed
+      ;;
     disk)
       if use_disk; then echo ok >&3; else echo no >&3; fi
       ;;
@@ -90,8 +96,29 @@ request() {
       echo ok >&3
       ;;
     run)
-      start "$2" "$3" "$4" 3>&- < /dev/null &
-      exec 4< "$box/$2/out"
+      exec 7< "$box/$2/in"
+      start "$2" "$3" "$4" 3>&- 6>&- <&7 7<&- &
+      exec 7<&- 4< "$box/$2/out"
+      echo ok >&3
+      ;;
+    # Its input will come over another port while it runs. Until that is there, this end keeps it open.
+    pipe)
+      rm "$box/$2/in"
+      mkfifo "$box/$2/in"
+      exec 6<> "$box/$2/in"
+      echo ok >&3
+      ;;
+    piped)
+      exec 6>&-
+      echo ok >&3
+      ;;
+    feed)
+      exec 6> "$box/$2/in"
+      echo ok >&3
+      ;;
+    # What nobody reads any more is dropped.
+    give)
+      head -c "$2" <&3 2> /dev/null | { cat >&6; cat > /dev/null; } 2> /dev/null
       echo ok >&3
       ;;
     more)

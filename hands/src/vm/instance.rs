@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use tokio::net::UnixStream;
 use tokio::process::Command;
 use tokio::sync::Semaphore;
@@ -18,9 +19,11 @@ use tokio_util::task::TaskTracker;
 use super::link::{ANSWER, Link};
 use super::machine::{Begin, Lines, Machine, TEMPLATE, TURNS, lock};
 use super::qmp::{Qmp, QmpError};
-use super::template::Template;
+use super::seed::SEED;
+use super::template::{self, Template};
 use super::{Accel, Accelerator, Resolved, VmConfig};
-use crate::{HandError, InstanceId, Lease};
+use crate::instances::Living;
+use crate::{HandError, InstanceId, Lease, Progress};
 
 /// How long a guest may take to boot, emulated, on a machine under heavy load.
 const BOOT: Duration = Duration::from_mins(5);
@@ -64,14 +67,15 @@ impl Instance {
     pub(super) async fn start(
         config: &VmConfig,
         lease: &Lease,
+        progress: &dyn Progress,
         tasks: &TaskTracker,
-    ) -> Result<Self, HandError> {
+    ) -> Result<Arc<Self>, HandError> {
         let accelerator = choose(config)?;
-        let failed = match Self::start_with(config, accelerator, lease, tasks).await {
+        let failed = match Self::start_with(config, accelerator, lease, progress, tasks).await {
             Err(Failed::Accelerated(error)) if config.accel == Accel::Auto => {
                 tracing::warn!(%error, "machines are emulated from now on");
                 remember(config, &error)?;
-                Self::start_with(config, Accelerator::Tcg, lease, tasks).await
+                Self::start_with(config, Accelerator::Tcg, lease, progress, tasks).await
             }
             other => other,
         };
@@ -84,15 +88,20 @@ impl Instance {
         config: &VmConfig,
         accelerator: Accelerator,
         lease: &Lease,
+        progress: &dyn Progress,
         tasks: &TaskTracker,
-    ) -> Result<Self, Failed> {
+    ) -> Result<Arc<Self>, Failed> {
         let template = Template::open(config, accelerator)?;
         let resolved = Resolved { accelerator, initrd: template.initrd.clone() };
         if !template.state.exists() {
+            progress.step("Booting the machine, once for all of its kind");
             // Others wait for the one that makes it, in whatever process they are.
             let _alone = template.alone().await?;
             if !template.state.exists() {
                 make(config, &resolved, &template, &lease.instance, tasks).await?;
+                if let Err(error) = template::sweep(&config.cache, &template) {
+                    tracing::warn!(%error, "machines that nobody uses could not be removed");
+                }
             }
         }
         let doing = |doing| move |source| HandError::Io { doing, source };
@@ -108,6 +117,7 @@ impl Instance {
         let link = run.join(TEMPLATE);
         let _ = fs::remove_file(&link);
         std::os::unix::fs::symlink(&template.state, &link).map_err(doing("naming a machine's state"))?;
+        progress.step("Starting the machine");
         // By its name in the folder in which QEMU runs: the same for all.
         let disk = Path::new("..").join(DISK);
         let begun =
@@ -118,7 +128,7 @@ impl Instance {
         match Self::take_over(&lease.instance, Arc::clone(&machine), lines, disk).await {
             Ok(instance) => {
                 abandoned.disarm();
-                Ok(instance)
+                Ok(Arc::new(instance))
             }
             Err(why) => {
                 machine.end(&why).await;
@@ -146,6 +156,7 @@ impl Instance {
         begun
             .await
             .map_err(|error| format!("its guest can't use its disk ({error}; {})", machine.last_words()))?;
+        reseed(first).await.map_err(|error| format!("its guest can't renew its randomness ({error})"))?;
         Ok(Self {
             id: id.clone(),
             machine,
@@ -189,7 +200,7 @@ impl Instance {
             return Err(HandError::Lost { may_have_run: false, why: self.machine.reason().await });
         }
         match self.qmp.lock().await.monitor(command).await {
-            Ok(()) => self.set_clock().await,
+            Ok(()) => self.renew().await,
             Err(QmpError::Refused(why)) => Err(HandError::Unavailable {
                 why: format!("can't {what} the machine's state: {why}"),
                 remedy: "use a name that was kept, and see that the disk has room".into(),
@@ -200,22 +211,41 @@ impl Instance {
         }
     }
 
-    /// After a restore the guest's time is that of the checkpoint.
-    async fn set_clock(&self) -> Result<(), HandError> {
+    /// After a restore the guest's time and randomness are those of the checkpoint.
+    async fn renew(&self) -> Result<(), HandError> {
         let abandoned = self.machine.killer().drop_guard();
         let link = lock(&self.links).pop();
         let lost = HandError::Lost { may_have_run: true, why: "its guest does not answer".into() };
         let Some(mut link) = link else { return Err(lost) };
-        link.tell("clock").await.map_err(|_| lost)?;
+        let renewed = async {
+            link.tell("clock").await?;
+            reseed(&mut link).await
+        };
+        renewed.await.map_err(|_| lost)?;
         lock(&self.links).push(link);
         abandoned.disarm();
         Ok(())
     }
+}
 
-    /// Ends it. What its commands wrote is on its disk since each of them ended.
-    pub(super) async fn end(&self, why: &str) {
-        self.machine.end(why).await;
+#[async_trait]
+impl Living for Instance {
+    fn why_lost(&self) -> Option<String> {
+        self.machine.why_lost()
     }
+
+    /// What its commands wrote is on its disk since each of them ended.
+    async fn end(&self, why: &str) -> Result<(), HandError> {
+        self.machine.end(why).await;
+        Ok(())
+    }
+}
+
+/// Makes what the guest's kernel draws at random differ from what others draw that began with the same state.
+async fn reseed(link: &mut Link) -> io::Result<()> {
+    let mut seed = [0; SEED];
+    getrandom::fill(&mut seed).map_err(io::Error::other)?;
+    link.send("seed", &seed).await
 }
 
 /// Boots a machine, lets it stand where its agent waits for the first request, and keeps that.

@@ -14,7 +14,7 @@ const LINE: u64 = 64;
 /// Most bytes of an answer.
 const MOST: usize = 64 << 10;
 /// Most bytes that are sent between two answers.
-const CHUNK: usize = 256 << 10;
+pub(super) const CHUNK: usize = 256 << 10;
 
 /// A port.
 pub(super) struct Link(BufReader<UnixStream>);
@@ -38,14 +38,19 @@ impl Link {
     /// Appends bytes to a file of a call.
     pub(super) async fn put(&mut self, id: &str, file: &str, bytes: &[u8]) -> io::Result<()> {
         for chunk in bytes.chunks(CHUNK) {
-            let putting = async {
-                self.say(&format!("put {id} {file} {}", chunk.len())).await?;
-                self.0.write_all(chunk).await?;
-                self.expect("ok").await
-            };
-            timeout(ANSWER, putting).await??;
+            self.send(&format!("put {id} {file}"), chunk).await?;
         }
         Ok(())
+    }
+
+    /// Says one thing with bytes, at most [`CHUNK`], that is answered with `ok`.
+    pub(super) async fn send(&mut self, request: &str, bytes: &[u8]) -> io::Result<()> {
+        let sending = async {
+            self.say(&format!("{request} {}", bytes.len())).await?;
+            self.0.write_all(bytes).await?;
+            self.expect("ok").await
+        };
+        timeout(ANSWER, sending).await?
     }
 
     /// Asks for bytes and waits for them, however long it takes. Not to be given up in the middle.

@@ -6,21 +6,22 @@ use std::io;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::WORKSPACE;
 use super::instance::Instance;
-use super::link::Link;
+use super::link::{CHUNK, Link};
 use super::machine::lock;
 use crate::HandError;
 use crate::posix::{Command, Ended, Flow, Input, Program, Report, Shell, Sink, Stop, Stream, Streams};
 
 /// How long a killed command may take to end, in a machine that is emulated, before the machine itself is ended.
 const GRACE: Duration = Duration::from_secs(30);
-/// Most bytes of a command's standard input: they wait in the guest's memory.
-const MOST_INPUT: u64 = 16 << 20;
+/// Most bytes of a command's standard input that is given whole: they wait in the guest's memory.
+const MOST_INPUT: usize = 16 << 20;
 
 #[async_trait]
 impl Shell for Instance {
@@ -31,29 +32,47 @@ impl Shell for Instance {
         sink: &mut dyn Sink,
     ) -> Result<Report, HandError> {
         let deadline = Instant::now() + command.timeout;
+        let (input, stream) = match command.input {
+            Input::Bytes(bytes) => (bytes, None),
+            Input::Stream(stream) => (Bytes::new(), Some(stream)),
+        };
+        if input.len() > MOST_INPUT {
+            let error = io::Error::other(format!("it is more than {} MiB", MOST_INPUT >> 20));
+            return Ok(not_started("take its input", error));
+        }
+        // What comes as a stream comes over a port of its own.
+        let ports = 1 + u32::from(stream.is_some());
         let turn = tokio::select! {
             biased;
             () = cancel.cancelled() => return Ok(stopped(Stop::Cancelled)),
-            turn = self.calls.acquire() => turn,
+            turn = self.calls.acquire_many(ports) => turn,
             () = sleep_until(deadline) => return Ok(stopped(Stop::Timeout)),
         };
-        let input = match read_all(command.input).await {
-            Ok(input) => input,
-            Err(error) => return Ok(not_started("take its input", error)),
+        let (link, feeder) = {
+            let mut links = lock(&self.links);
+            (links.pop(), stream.and_then(|stream| Some((links.pop()?, stream))))
         };
-        let link = lock(&self.links).pop();
         let (Ok(_turn), Some(mut link)) = (turn, link) else { return Err(self.lost(Ran::No).await) };
         // Who gives up in the middle leaves a guest that nobody can talk to: it is ended.
         let abandoned = self.machine.killer().drop_guard();
         let id = self.next_call();
         let script = script(&id, &command.program, command.cwd.as_deref());
-        let began = begin(&mut link, &id, script.as_bytes(), &input, command.streams).await;
+        let feeding = if feeder.is_some() { Feeding::WhileItRuns } else { Feeding::Before(&input) };
+        let began = begin(&mut link, &id, script.as_bytes(), feeding, command.streams).await;
         let mark = match began {
             Ok(mark) => mark,
             Err(ran) => return Err(self.lost(ran).await),
         };
         let running = Running { instance: self, id: &id, mark, cancel, deadline };
-        let report = match running.to_its_end(&mut link, sink).await {
+        let ran = match feeder {
+            None => running.to_its_end(&mut link, sink).await,
+            Some((mut feeder, stream)) => {
+                let ran = running.fed_to_its_end(&mut link, &mut feeder, stream, sink).await;
+                lock(&self.links).push(feeder);
+                ran
+            }
+        };
+        let report = match ran {
             Ok(Finish::Ended(code, stop)) => report(&code, stop, command.cwd.as_deref()),
             Ok(Finish::Deaf(stop)) => {
                 self.machine.end("it did not end a command when it was asked to, so it was ended").await;
@@ -95,19 +114,13 @@ enum Finish {
     Deaf(Stop),
 }
 
-async fn read_all(input: Input) -> io::Result<Vec<u8>> {
-    let bytes = match input {
-        Input::Bytes(bytes) => bytes.to_vec(),
-        Input::Stream(stream) => {
-            let mut bytes = Vec::new();
-            stream.take(MOST_INPUT + 1).read_to_end(&mut bytes).await?;
-            bytes
-        }
-    };
-    if bytes.len() as u64 > MOST_INPUT {
-        return Err(io::Error::other(format!("it is more than {} MiB", MOST_INPUT >> 20)));
-    }
-    Ok(bytes)
+/// When a command gets its standard input.
+#[derive(Clone, Copy)]
+enum Feeding<'a> {
+    /// This is all of it.
+    Before(&'a [u8]),
+    /// Over another port.
+    WhileItRuns,
 }
 
 /// Brings a command to the guest and starts it. The answer is what says its end, or whether it may have run.
@@ -115,14 +128,17 @@ async fn begin(
     link: &mut Link,
     id: &str,
     script: &[u8],
-    input: &[u8],
+    feeding: Feeding<'_>,
     streams: Streams,
 ) -> Result<Vec<u8>, Ran> {
     let mark = mark();
     let bringing = async {
         link.tell(&format!("new {id}")).await?;
         link.put(id, "script", script).await?;
-        link.put(id, "in", input).await
+        match feeding {
+            Feeding::Before(input) => link.put(id, "in", input).await,
+            Feeding::WhileItRuns => link.tell(&format!("pipe {id}")).await,
+        }
     };
     bringing.await.map_err(|_| Ran::No)?;
     let streams = if streams == Streams::Merged { "merged" } else { "separate" };
@@ -145,6 +161,39 @@ struct Running<'a> {
 }
 
 impl Running<'_> {
+    /// The same as [`Self::to_its_end`], with what comes from `stream` given to it as it is ready for more. An input that
+    /// breaks off ends.
+    async fn fed_to_its_end(
+        &self,
+        link: &mut Link,
+        feeder: &mut Link,
+        stream: Box<dyn AsyncRead + Send + Unpin>,
+        sink: &mut dyn Sink,
+    ) -> io::Result<Finish> {
+        feeder.tell(&format!("feed {}", self.id)).await?;
+        link.tell("piped").await?;
+        let ended = CancellationToken::new();
+        let running = async {
+            let _ended = ended.clone().drop_guard();
+            self.to_its_end(link, sink).await
+        };
+        let (mut running, mut feeding) =
+            (std::pin::pin!(running), std::pin::pin!(feed(feeder, stream, &ended)));
+        let mut fed = None;
+        let finish = loop {
+            tokio::select! {
+                finish = &mut running => break finish?,
+                done = &mut feeding, if fed.is_none() => fed = Some(done),
+            }
+        };
+        match (finish, fed) {
+            // Nobody reads any more: the machine is ended.
+            (Finish::Deaf(stop), _) => Ok(Finish::Deaf(stop)),
+            (ended, Some(fed)) => fed.map(|()| ended),
+            (ended, None) => feeding.await.map(|()| ended),
+        }
+    }
+
     /// Hands on what the command prints until it ends or is to end.
     async fn to_its_end(&self, link: &mut Link, sink: &mut dyn Sink) -> io::Result<Finish> {
         let mut stop = None;
@@ -217,6 +266,40 @@ impl Running<'_> {
             (1..mark.len().min(pending.len() + 1)).rev().find(|length| pending.ends_with(&mark[..*length]));
         (pending.len() - open.unwrap_or(0), None)
     }
+}
+
+/// Gives a command all of its input, or as much as it takes until it ends. What is being given is never given up: the
+/// port would be of no use any more.
+async fn feed(
+    feeder: &mut Link,
+    mut stream: Box<dyn AsyncRead + Send + Unpin>,
+    ended: &CancellationToken,
+) -> io::Result<()> {
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        let mut filled = 0;
+        // A request takes its time, however little it brings.
+        let reading = async {
+            while filled < chunk.len() {
+                match stream.read(&mut chunk[filled..]).await {
+                    Ok(length @ 1..) => filled += length,
+                    Ok(0) | Err(_) => return,
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = ended.cancelled() => break,
+            () = reading => {}
+        }
+        if filled > 0 {
+            feeder.send("give", &chunk[..filled]).await?;
+        }
+        if filled < chunk.len() {
+            break;
+        }
+    }
+    feeder.tell("piped").await
 }
 
 /// What the guest's shell reads: the folder, then the command, its words exact.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hands::mcp::{Catalogue, McpFace, Notice, Object, Reply, Request, RpcError, Unasked};
-use hands::{Call, CallContext, Ending, Hand, HandError, Handle, InstanceId, Lease, Outcome, Tool};
+use hands::{Call, CallContext, Ending, Hand, HandError, Handle, InstanceId, Lease, Outcome, Progress, Tool};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
@@ -222,7 +222,7 @@ impl Hand for Scripted {
         Ok(Vec::new())
     }
 
-    async fn provision(&self, lease: &Lease) -> Result<Handle, HandError> {
+    async fn provision(&self, lease: &Lease, _: &dyn Progress) -> Result<Handle, HandError> {
         Ok(Handle { instance: lease.instance.clone() })
     }
 

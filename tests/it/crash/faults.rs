@@ -17,7 +17,7 @@ use gateway::leases::node::{Me, Nodes};
 use gateway::registry::{Making, Registry};
 use gateway::session::{By, CallOutcome, EventLog, SessionId, SessionLimits, Sessions, Via};
 use hands::sandbox::Sandbox;
-use hands::{Call, CallContext, Hand, HandError, Handle, InstanceId, Lease, Outcome, Tool};
+use hands::{Call, CallContext, Hand, HandError, Handle, InstanceId, Lease, Outcome, Progress, Tool};
 use serde_json::{Value, json};
 use tests::faulty::{Fault, FaultyLog, Lost};
 use tokio_util::sync::CancellationToken;
@@ -37,12 +37,12 @@ impl Hand for Troubled {
         self.sandbox.tools().await
     }
 
-    async fn provision(&self, lease: &Lease) -> Result<Handle, HandError> {
+    async fn provision(&self, lease: &Lease, progress: &dyn Progress) -> Result<Handle, HandError> {
         let hangs = self.hangs.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
         if hangs.is_ok() {
             std::future::pending::<()>().await;
         }
-        self.sandbox.provision(lease).await
+        self.sandbox.provision(lease, progress).await
     }
 
     async fn execute(

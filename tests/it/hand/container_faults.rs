@@ -8,13 +8,13 @@ use tests::dockerd::busybox;
 
 use super::container::ContainerRig;
 use super::registry::Registry;
-use super::rig::{Rig, bash, is_gone, is_lost, lease, meanwhile, run, soon};
+use super::rig::{News, Rig, bash, is_gone, is_lost, lease, meanwhile, run, soon};
 
 /// Why nothing can be provisioned, and what to do about it.
 async fn refusal(config: ContainerConfig) -> String {
     let folder = tempfile::tempdir().unwrap();
     let hand = Container::new(config);
-    match hand.provision(&lease(folder.path(), "one")).await {
+    match hand.provision(&lease(folder.path(), "one"), &hands::NoProgress).await {
         Err(error @ HandError::Unavailable { .. }) => error.to_string(),
         other => panic!("{other:?}"),
     }
@@ -106,12 +106,12 @@ async fn a_container_that_is_paused_or_removed_is_replaced() {
     let (hand, samples, lease) = (rig.hand(), rig.samples(), rig.lease("one"));
     let container = ContainerRig::container(&lease.instance);
     for how in [&["pause"][..], &["rm", "--force"], &["stop", "--time", "0"]] {
-        let handle = hand.provision(&lease).await.unwrap();
+        let handle = hand.provision(&lease, &hands::NoProgress).await.unwrap();
         assert_eq!(run(&*hand, &handle, &samples.ok.0).await.0, Ending::Ok);
         rig.daemon.docker(&[how, &[&container]].concat());
         is_lost(&*hand, &handle, &samples.ok.0).await;
     }
-    let handle = hand.provision(&lease).await.unwrap();
+    let handle = hand.provision(&lease, &hands::NoProgress).await.unwrap();
     assert_eq!(run(&*hand, &handle, &samples.ok.0).await.0, Ending::Ok);
     rig.finish().await;
 }
@@ -120,16 +120,16 @@ async fn a_container_that_is_paused_or_removed_is_replaced() {
 async fn a_daemon_that_is_killed_loses_its_containers_and_leaves_nothing() {
     let mut rig = ContainerRig::new().await;
     let (hand, samples, lease) = (rig.hand(), rig.samples(), rig.lease("one"));
-    let handle = hand.provision(&lease).await.unwrap();
+    let handle = hand.provision(&lease, &hands::NoProgress).await.unwrap();
     assert_eq!(run(&*hand, &handle, &samples.keep).await.0, Ending::Ok);
     let daemon = &mut rig.daemon;
     let lost = meanwhile(&*hand, &handle, &samples.endless, async |_| daemon.kill().unwrap()).await;
     assert!(matches!(lost, Err(HandError::Lost { may_have_run: true, .. })), "{lost:?}");
-    let gone = hand.provision(&lease).await;
+    let gone = hand.provision(&lease, &hands::NoProgress).await;
     let Err(HandError::Unavailable { why, .. }) = gone else { panic!("{gone:?}") };
     assert!(why.starts_with("there is no Docker daemon at "), "{why}");
     rig.daemon.restart().await.unwrap();
-    let handle = hand.provision(&lease).await.unwrap();
+    let handle = hand.provision(&lease, &hands::NoProgress).await.unwrap();
     assert_eq!(run(&*hand, &handle, &samples.kept.0).await.0, Ending::Ok);
     hand.release(handle).await.unwrap();
     is_gone(&rig, &lease.instance).await;
@@ -147,7 +147,7 @@ async fn a_gateway_that_is_gone_takes_its_containers_with_it() {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let hand = Container::new(config);
             runtime.block_on(async {
-                let handle = hand.provision(&lease_of_it).await.unwrap();
+                let handle = hand.provision(&lease_of_it, &hands::NoProgress).await.unwrap();
                 bash(&hand, &handle, "setsid sleep 1000 > /dev/null 2>&1 < /dev/null &").await;
             });
             started.wait();
@@ -171,16 +171,17 @@ async fn a_missing_image_is_pulled_once_and_says_how_far_it_is() {
     })
     .await;
     let hand = Container::new(rig.config());
-    let mut news = hand.news();
     let leases = [rig.lease("one"), rig.lease("other")];
-    let mut told = Vec::new();
-    let (one, other, ()) = tokio::join!(hand.provision(&leases[0]), hand.provision(&leases[1]), async {
-        while let Some(said) = news.changed().await.ok().and_then(|()| news.borrow_and_update().clone()) {
-            told.push(said);
-        }
-    });
-    assert_eq!(told.first(), Some(&format!("pulling {image}:latest")));
-    assert!(told.iter().any(|said| said.contains(" of ")), "{told:?}");
+    let news = [News::default(), News::default()];
+    let (one, other) =
+        tokio::join!(hand.provision(&leases[0], &news[0]), hand.provision(&leases[1], &news[1]));
+    // Both hear of it, whoever of them pulls.
+    for told in news.map(|news| news.0.into_inner().unwrap()) {
+        let mut lines = told.lines();
+        let first = format!("Pulling image {image}:latest");
+        assert!(lines.next().is_some_and(|line| line.starts_with(&first)), "{told}");
+        assert!(lines.any(|line| line.ends_with(" of 2 MB")), "{told}");
+    }
     assert_eq!(registry.layers(), 1);
     for handle in [one.unwrap(), other.unwrap()] {
         assert_eq!(run(&hand, &handle, &rig.samples().ok.0).await.0, Ending::Ok);
@@ -194,7 +195,7 @@ async fn a_missing_image_is_pulled_once_and_says_how_far_it_is() {
 async fn a_volume_that_was_not_given_away_yet_is_before_it_is_used_and_when_it_is_reaped() {
     let rig = ContainerRig::with(|config| config.workspace = Workspace::Volume).await;
     let (hand, lease) = (rig.hand(), rig.lease("one"));
-    let handle = hand.provision(&lease).await.unwrap();
+    let handle = hand.provision(&lease, &hands::NoProgress).await.unwrap();
     hand.release(handle).await.unwrap();
     let volume = rig.daemon.docker(&["volume", "ls", "--quiet"]).trim().to_owned();
     let image = rig.daemon.docker(&["images", "--quiet", "manyhands-rootfs"]).trim().to_owned();
@@ -210,14 +211,14 @@ async fn a_volume_that_was_not_given_away_yet_is_before_it_is_used_and_when_it_i
         assert_eq!(made.trim().len(), 64, "{made}");
     };
     left();
-    let handle = hand.provision(&lease).await.unwrap();
+    let handle = hand.provision(&lease, &hands::NoProgress).await.unwrap();
     assert_eq!(bash(&*hand, &handle, "echo kept > file; cat file").await.1, "kept\n");
     hand.release(handle).await.unwrap();
     left();
     hand.reap(std::slice::from_ref(&lease.instance)).await.unwrap();
     is_gone(&rig, &lease.instance).await;
     assert_eq!(rig.daemon.docker(&["volume", "ls", "--quiet"]).trim(), volume);
-    let handle = hand.provision(&lease).await.unwrap();
+    let handle = hand.provision(&lease, &hands::NoProgress).await.unwrap();
     assert_eq!(bash(&*hand, &handle, "echo kept > file; cat file").await.1, "kept\n");
     rig.finish().await;
 }

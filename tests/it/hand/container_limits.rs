@@ -19,7 +19,7 @@ async fn small(change: impl FnOnce(&mut ContainerConfig)) -> ContainerRig {
 /// A command in the lease's container, provisioned first.
 async fn try_bash(rig: &ContainerRig, lease: &Lease, command: &str, seconds: u64) -> Result<Seen, HandError> {
     let hand = rig.hand();
-    let handle = hand.provision(lease).await?;
+    let handle = hand.provision(lease, &hands::NoProgress).await?;
     let call = call("bash", json!({"command": command, "timeout_s": seconds}));
     hand.execute(&handle, &call, context()).await.map(seen)
 }
@@ -118,7 +118,7 @@ async fn nothing_but_workspace_and_a_small_tmp_can_be_written_and_no_right_is_le
     assert!(full.text.contains("No space left"), "{}", full.text);
     let (ending, text) = {
         let hand = rig.hand();
-        let handle = hand.provision(&lease).await.unwrap();
+        let handle = hand.provision(&lease, &hands::NoProgress).await.unwrap();
         bash(&*hand, &handle, "touch /usr/x /etc/x").await
     };
     assert_eq!((ending, text.matches("Read-only file system").count()), (Ending::Error, 2), "{text}");
@@ -138,7 +138,7 @@ async fn nothing_but_workspace_and_a_small_tmp_can_be_written_and_no_right_is_le
 async fn what_hides_from_its_call_is_ended_with_it() {
     let rig = small(|_| ()).await;
     let (hand, lease) = (rig.hand(), rig.lease("one"));
-    let handle = hand.provision(&lease).await.unwrap();
+    let handle = hand.provision(&lease, &hands::NoProgress).await.unwrap();
     let hidden = "env -i /usr/bin/setsid /bin/sh -c 'while :; do echo x >> beats; sleep 0.05; done' \
                   > /dev/null 2>&1 < /dev/null & \
                   while [ ! -s beats ]; do sleep 0.05; done; echo started; sleep 1000";
@@ -171,7 +171,7 @@ async fn a_call_that_kills_all_it_can_loses_its_container_and_no_other() {
 async fn a_silent_call_and_a_call_that_says_our_words_are_ordinary_ones() {
     let rig = small(|_| ()).await;
     let (hand, lease) = (rig.hand(), rig.lease("one"));
-    let handle = hand.provision(&lease).await.unwrap();
+    let handle = hand.provision(&lease, &hands::NoProgress).await.unwrap();
     let silent = call("bash", json!({"command": "sleep 5; echo late"}));
     assert_eq!(run(&*hand, &handle, &silent).await, (Ending::Ok, "late\n".into()));
     let words = "echo cwd; echo run 1; printf '\\002'; printf '\\002%s 0\\n' 00000000000000000000000000000000; exit 3";

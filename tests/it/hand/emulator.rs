@@ -54,7 +54,7 @@ impl Rig {
     }
 
     async fn try_call(&self, tool: &str, arguments: Value) -> Result<Outcome, HandError> {
-        let handle = self.hand.provision(&self.lease).await?;
+        let handle = self.hand.provision(&self.lease, &hands::NoProgress).await?;
         self.hand.execute(&handle, &call(tool, arguments), context()).await
     }
 
@@ -345,7 +345,7 @@ async fn what_is_no_game_is_refused_in_one_sentence_and_beforehand() {
     ] {
         let config = EmulatorConfig::new(program(), path);
         let hand = Emulator::new(config.clone());
-        let error = hand.provision(&rig.lease).await.unwrap_err();
+        let error = hand.provision(&rig.lease, &hands::NoProgress).await.unwrap_err();
         let text = error.to_string();
         assert!(matches!(error, HandError::Unavailable { .. }) && text.contains(hint), "{text}");
         assert!(text.contains("; give ") && !text.contains(". "), "{text}");
@@ -425,8 +425,8 @@ async fn a_killed_gateway_takes_its_workers_with_it_and_reaping_ends_no_other() 
     // One that hangs does not see its gateway's end: the next gateway ends it.
     let mine = Emulator::new(EmulatorConfig::new(program(), rig.rom()));
     let other = lease(rig.folder.path(), "other");
-    mine.provision(&rig.lease).await.unwrap();
-    mine.provision(&other).await.unwrap();
+    mine.provision(&rig.lease, &hands::NoProgress).await.unwrap();
+    mine.provision(&other, &hands::NoProgress).await.unwrap();
     rig.signal(Signal::STOP);
     rig.hand.reap(&[hands::InstanceId("never-existed".into()), rig.lease.instance.clone()]).await.unwrap();
     assert!(processes_of(&rig.lease.instance).is_empty());

@@ -28,7 +28,7 @@ pub(super) async fn an_instance_is_made_once_however_many_ask_for_it(rig: impl R
     let (hand, lease) = (rig.hand(), rig.lease("one"));
     let first = (0..10).map(|_| {
         let (hand, lease) = (Arc::clone(&hand), lease.clone());
-        async move { hand.provision(&lease).await.unwrap() }
+        async move { hand.provision(&lease, &hands::NoProgress).await.unwrap() }
     });
     let handles = futures_util::future::join_all(first).await;
     assert!(handles.iter().all(|handle| handle.instance == lease.instance));
@@ -40,7 +40,7 @@ pub(super) async fn an_instance_is_made_once_however_many_ask_for_it(rig: impl R
 
 pub(super) async fn a_call_succeeds_fails_or_is_refused(rig: impl Rig) {
     let (hand, samples) = (rig.hand(), rig.samples());
-    let handle = hand.provision(&rig.lease("one")).await.unwrap();
+    let handle = hand.provision(&rig.lease("one"), &hands::NoProgress).await.unwrap();
     let (ending, text) = run(&*hand, &handle, &samples.ok.0).await;
     assert!(ending == Ending::Ok && text.contains(samples.ok.1), "{ending:?} {text}");
     let (ending, text) = run(&*hand, &handle, &samples.error.0).await;
@@ -56,7 +56,7 @@ pub(super) async fn a_call_succeeds_fails_or_is_refused(rig: impl Rig) {
 
 pub(super) async fn a_cancelled_call_ends_and_its_instance_goes_on(rig: impl Rig) {
     let (hand, samples) = (rig.hand(), rig.samples());
-    let handle = hand.provision(&rig.lease("one")).await.unwrap();
+    let handle = hand.provision(&rig.lease("one"), &hands::NoProgress).await.unwrap();
     let ended = meanwhile(&*hand, &handle, &samples.endless, async |cancel| cancel.cancel()).await;
     assert_eq!(ended.unwrap().ending, Ending::Cancelled);
     assert!(hand.alive(&handle));
@@ -71,14 +71,14 @@ pub(super) async fn a_cancelled_call_ends_and_its_instance_goes_on(rig: impl Rig
 
 pub(super) async fn an_instance_killed_during_a_call_is_lost_and_the_next_has_the_same_work(rig: impl Rig) {
     let (hand, samples, lease) = (rig.hand(), rig.samples(), rig.lease("one"));
-    let handle = hand.provision(&lease).await.unwrap();
+    let handle = hand.provision(&lease, &hands::NoProgress).await.unwrap();
     assert_eq!(run(&*hand, &handle, &samples.keep).await.0, Ending::Ok);
     let lost = meanwhile(&*hand, &handle, &samples.endless, async |_| rig.kill(&lease.instance).await).await;
     assert!(matches!(lost, Err(HandError::Lost { may_have_run: true, .. })), "{lost:?}");
     is_lost(&*hand, &handle, &samples.ok.0).await;
     assert!(!hand.alive(&handle));
     rig.mend().await;
-    let handle = hand.provision(&lease).await.unwrap();
+    let handle = hand.provision(&lease, &hands::NoProgress).await.unwrap();
     let (ending, text) = run(&*hand, &handle, &samples.kept.0).await;
     assert!(ending == Ending::Ok && text.contains(samples.kept.1), "{ending:?} {text}");
     hand.release(handle).await.unwrap();
@@ -88,7 +88,7 @@ pub(super) async fn an_instance_killed_during_a_call_is_lost_and_the_next_has_th
 
 pub(super) async fn an_instance_killed_between_calls_is_noticed_and_replaced(rig: impl Rig) {
     let (hand, samples, lease) = (rig.hand(), rig.samples(), rig.lease("one"));
-    let handle = hand.provision(&lease).await.unwrap();
+    let handle = hand.provision(&lease, &hands::NoProgress).await.unwrap();
     assert_eq!(run(&*hand, &handle, &samples.ok.0).await.0, Ending::Ok);
     rig.kill(&lease.instance).await;
     // Its death may be noticed a moment after the call went out: then nobody can say that it did not run.
@@ -97,7 +97,7 @@ pub(super) async fn an_instance_killed_between_calls_is_noticed_and_replaced(rig
     is_lost(&*hand, &handle, &samples.ok.0).await;
     assert!(!hand.alive(&handle));
     rig.mend().await;
-    let handle = hand.provision(&lease).await.unwrap();
+    let handle = hand.provision(&lease, &hands::NoProgress).await.unwrap();
     assert!(hand.alive(&handle));
     assert_eq!(run(&*hand, &handle, &samples.ok.0).await.0, Ending::Ok);
     assert_eq!(rig.count(&lease.instance).await, 1);
@@ -106,7 +106,7 @@ pub(super) async fn an_instance_killed_between_calls_is_noticed_and_replaced(rig
 
 pub(super) async fn release_leaves_nothing_and_is_idempotent(rig: impl Rig) {
     let (hand, samples, lease) = (rig.hand(), rig.samples(), rig.lease("one"));
-    let handle = hand.provision(&lease).await.unwrap();
+    let handle = hand.provision(&lease, &hands::NoProgress).await.unwrap();
     assert_eq!(run(&*hand, &handle, &samples.keep).await.0, Ending::Ok);
     hand.release(handle.clone()).await.unwrap();
     is_gone(&rig, &lease.instance).await;
@@ -114,7 +114,7 @@ pub(super) async fn release_leaves_nothing_and_is_idempotent(rig: impl Rig) {
     assert!(!hand.alive(&handle));
     is_lost(&*hand, &handle, &samples.ok.0).await;
     // The work is there for the next.
-    let handle = hand.provision(&lease).await.unwrap();
+    let handle = hand.provision(&lease, &hands::NoProgress).await.unwrap();
     let (ending, text) = run(&*hand, &handle, &samples.kept.0).await;
     assert!(ending == Ending::Ok && text.contains(samples.kept.1), "{ending:?} {text}");
     rig.finish().await;
@@ -124,10 +124,12 @@ pub(super) async fn release_leaves_nothing_and_is_idempotent(rig: impl Rig) {
 pub(super) async fn a_provision_that_nobody_waits_for_leaves_nothing_once_reaped(rig: impl Rig) {
     let (hand, samples, lease) = (rig.hand(), rig.samples(), rig.lease("one"));
     for wait in [0, 5, 30, 100, 300] {
-        let abandoned = tokio::time::timeout(Duration::from_millis(wait), hand.provision(&lease)).await;
+        let abandoned =
+            tokio::time::timeout(Duration::from_millis(wait), hand.provision(&lease, &hands::NoProgress))
+                .await;
         drop(abandoned);
     }
-    let handle = hand.provision(&lease).await.unwrap();
+    let handle = hand.provision(&lease, &hands::NoProgress).await.unwrap();
     assert_eq!(run(&*hand, &handle, &samples.ok.0).await.0, Ending::Ok);
     is_one(&rig, &lease.instance).await;
     hand.release(handle).await.unwrap();
@@ -141,12 +143,12 @@ pub(super) async fn reaping_ends_what_a_dead_gateway_left_and_nothing_else(rig: 
     let samples = rig.samples();
     // Made by a hand that is forgotten, as far as the one that reaps knows.
     let other = rig.second().await;
-    let orphan = other.provision(&dead).await.unwrap();
+    let orphan = other.provision(&dead, &hands::NoProgress).await.unwrap();
     assert_eq!(run(&*other, &orphan, &samples.ok.0).await.0, Ending::Ok);
     if has_bash(&*other).await {
         bash(&*other, &orphan, "setsid sleep 1000 > /dev/null 2>&1 &").await;
     }
-    let handle = other.provision(&living).await.unwrap();
+    let handle = other.provision(&living, &hands::NoProgress).await.unwrap();
     let hand = rig.hand();
     hand.reap(&[InstanceId("never-existed".into()), dead.instance.clone()]).await.unwrap();
     is_gone(&rig, &dead.instance).await;
@@ -165,7 +167,7 @@ async fn has_bash(hand: &dyn Hand) -> bool {
 pub(super) async fn a_checkpoint_brings_back_what_was(rig: impl Rig) {
     let (hand, samples, lease) = (rig.hand(), rig.samples(), rig.lease("one"));
     if let Some(checkpoints) = hand.checkpoints() {
-        let handle = hand.provision(&lease).await.unwrap();
+        let handle = hand.provision(&lease, &hands::NoProgress).await.unwrap();
         assert_eq!(run(&*hand, &handle, &samples.keep).await.0, Ending::Ok);
         checkpoints.checkpoint(&handle, "one").await.unwrap();
         assert_eq!(run(&*hand, &handle, &samples.change).await.0, Ending::Ok);
@@ -179,10 +181,33 @@ pub(super) async fn a_checkpoint_brings_back_what_was(rig: impl Rig) {
         // They outlive the instance, and another gateway finds them.
         hand.release(handle).await.unwrap();
         let second = rig.second().await;
-        let handle = second.provision(&lease).await.unwrap();
+        let handle = second.provision(&lease, &hands::NoProgress).await.unwrap();
         second.checkpoints().unwrap().restore(&handle, "two").await.unwrap();
         assert!(!run(&*second, &handle, &samples.kept.0).await.1.contains(samples.kept.1));
         second.release(handle).await.unwrap();
+    }
+    rig.finish().await;
+}
+
+/// For kinds whose work lies elsewhere than in the lease's folder.
+pub(super) async fn work_that_lies_elsewhere_can_be_removed(rig: impl Rig) {
+    let (hand, samples) = (rig.hand(), rig.samples());
+    if let Some(far) = hand.far_work() {
+        let (lease, other) = (rig.lease("one"), rig.lease("other"));
+        for lease in [&lease, &other] {
+            let handle = hand.provision(lease, &hands::NoProgress).await.unwrap();
+            assert_eq!(run(&*hand, &handle, &samples.keep).await.0, Ending::Ok);
+            hand.release(handle).await.unwrap();
+        }
+        // By a hand that knows nothing of it, as after a start; and again.
+        let second = rig.second().await;
+        second.far_work().unwrap().remove(&lease.work).await.unwrap();
+        far.remove(&lease.work).await.unwrap();
+        for (lease, is_kept) in [(&lease, false), (&other, true)] {
+            let handle = hand.provision(lease, &hands::NoProgress).await.unwrap();
+            let (_, text) = run(&*hand, &handle, &samples.kept.0).await;
+            assert_eq!(text.contains(samples.kept.1), is_kept, "{text}");
+        }
     }
     rig.finish().await;
 }

@@ -13,7 +13,7 @@ use super::rig::{Rig, bash, call, context, is_gone, meanwhile, run, seen};
 
 pub(super) async fn nothing_but_files_survives_a_call(rig: impl Rig) {
     let hand = rig.hand();
-    let handle = hand.provision(&rig.lease("one")).await.unwrap();
+    let handle = hand.provision(&rig.lease("one"), &hands::NoProgress).await.unwrap();
     let (_, folder) = bash(&*hand, &handle, "pwd").await;
     bash(&*hand, &handle, "x=1; export x; echo kept > file; cd /").await;
     let (_, later) = bash(&*hand, &handle, "pwd; echo ${x:-no} $(cat file)").await;
@@ -23,7 +23,7 @@ pub(super) async fn nothing_but_files_survives_a_call(rig: impl Rig) {
 
 pub(super) async fn output_streams_while_a_call_runs(rig: impl Rig) {
     let hand = rig.hand();
-    let handle = hand.provision(&rig.lease("one")).await.unwrap();
+    let handle = hand.provision(&rig.lease("one"), &hands::NoProgress).await.unwrap();
     let command = call("bash", json!({"command": "echo early; sleep 1000; echo late"}));
     let ended = meanwhile(&*hand, &handle, &(command, "early"), async |cancel| cancel.cancel()).await;
     let ended = seen(ended.unwrap());
@@ -52,7 +52,7 @@ sleep 1000
 
 pub(super) async fn a_cancelled_call_takes_everything_with_it_and_nothing_else(rig: impl Rig) {
     let (hand, lease) = (rig.hand(), rig.lease("one"));
-    let handle = hand.provision(&lease).await.unwrap();
+    let handle = hand.provision(&lease, &hands::NoProgress).await.unwrap();
     let other = format!("{BEAT} setsid sh beat x other < /dev/null > /dev/null 2>&1 &");
     bash(&*hand, &handle, &other).await;
     let escapees = call("bash", json!({"command": ESCAPEES}));
@@ -76,7 +76,7 @@ async fn is_quiet(hand: &dyn Hand, handle: &Handle, file: &str) -> bool {
 
 pub(super) async fn a_call_that_takes_too_long_ends_even_if_it_ignores_every_signal(rig: impl Rig) {
     let hand = rig.hand();
-    let handle = hand.provision(&rig.lease("one")).await.unwrap();
+    let handle = hand.provision(&rig.lease("one"), &hands::NoProgress).await.unwrap();
     let command = "trap '' TERM INT HUP; while :; do sleep 0.1; done";
     let call = call("bash", json!({"command": command, "timeout_s": 1}));
     let start = Instant::now();
@@ -90,13 +90,13 @@ pub(super) async fn a_call_that_takes_too_long_ends_even_if_it_ignores_every_sig
 
 pub(super) async fn background_processes_live_until_release(rig: impl Rig) {
     let (hand, lease) = (rig.hand(), rig.lease("one"));
-    let handle = hand.provision(&lease).await.unwrap();
+    let handle = hand.provision(&lease, &hands::NoProgress).await.unwrap();
     let command = format!("{BEAT} sh beat x & echo started");
     assert!(bash(&*hand, &handle, &command).await.1.contains("started"));
     assert!(!is_quiet(&*hand, &handle, "beats").await);
     hand.release(handle).await.unwrap();
     is_gone(&rig, &lease.instance).await;
-    let handle = hand.provision(&lease).await.unwrap();
+    let handle = hand.provision(&lease, &hands::NoProgress).await.unwrap();
     bash(&*hand, &handle, "touch beats").await;
     assert!(is_quiet(&*hand, &handle, "beats").await, "it outlived its instance");
     rig.finish().await;
@@ -104,7 +104,7 @@ pub(super) async fn background_processes_live_until_release(rig: impl Rig) {
 
 pub(super) async fn a_wrong_argument_is_answered_with_what_is_right(rig: impl Rig) {
     let hand = rig.hand();
-    let handle = hand.provision(&rig.lease("one")).await.unwrap();
+    let handle = hand.provision(&rig.lease("one"), &hands::NoProgress).await.unwrap();
     bash(&*hand, &handle, "echo something > to-search").await;
     for (tool, arguments, hint) in [
         ("bash", json!({}), "missing field `command`"),
@@ -130,7 +130,7 @@ pub(super) async fn a_wrong_argument_is_answered_with_what_is_right(rig: impl Ri
 
 pub(super) async fn files_are_written_edited_read_and_found(rig: impl Rig) {
     let hand = rig.hand();
-    let handle = hand.provision(&rig.lease("one")).await.unwrap();
+    let handle = hand.provision(&rig.lease("one"), &hands::NoProgress).await.unwrap();
     let text = "eins\nzwei 二 🦀 $HOME `id` \\ \"quoted\" 'single'\nthree";
     for (tool, arguments, says) in [
         ("write", json!({"path": "a folder/one.txt", "content": text}), "Wrote "),
@@ -152,7 +152,7 @@ pub(super) async fn files_are_written_edited_read_and_found(rig: impl Rig) {
 
 pub(super) async fn calls_run_side_by_side(rig: impl Rig) {
     let hand = rig.hand();
-    let handle = hand.provision(&rig.lease("one")).await.unwrap();
+    let handle = hand.provision(&rig.lease("one"), &hands::NoProgress).await.unwrap();
     // Each waits for the other's file.
     let meet = |mine: &str, other: &str| {
         let command = format!("touch {mine}; while [ ! -e {other} ]; do sleep 0.05; done; echo met");
@@ -167,7 +167,7 @@ pub(super) async fn calls_run_side_by_side(rig: impl Rig) {
 /// More than any hand shows of one call.
 pub(super) async fn a_flood_is_cut_and_said(rig: impl Rig) {
     let hand = rig.hand();
-    let handle = hand.provision(&rig.lease("one")).await.unwrap();
+    let handle = hand.provision(&rig.lease("one"), &hands::NoProgress).await.unwrap();
     let call =
         call("bash", json!({"command": "yes 0123456789abcdef | head -c 1000000000", "timeout_s": 200}));
     let (ending, text) = run(&*hand, &handle, &call).await;
@@ -182,7 +182,7 @@ pub(super) async fn a_flood_is_cut_and_said(rig: impl Rig) {
 pub(super) async fn files_go_in_and_out_byte_for_byte(rig: impl Rig) {
     let hand = rig.hand();
     if let Some(files) = hand.files() {
-        let handle = hand.provision(&rig.lease("one")).await.unwrap();
+        let handle = hand.provision(&rig.lease("one"), &hands::NoProgress).await.unwrap();
         let folder = tempfile::tempdir().unwrap();
         let source = folder.path().join("source");
         std::fs::create_dir_all(source.join("deep/er")).unwrap();

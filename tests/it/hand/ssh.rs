@@ -5,56 +5,33 @@ mod calls;
 mod connections;
 mod trust;
 
-use std::sync::{Arc, Mutex};
+use std::path::Path;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use hands::ssh::Ssh;
-use hands::{Hand, InstanceId, Lease};
+use hands::{Hand, InstanceId};
 
-use super::rig::{Rig, Samples, lease, soon};
-use crate::hand::marked::{keepers_of, marked};
 use tests::sshd::Sshd;
 
-contract!(every, SshRig);
-contract!(posix, SshRig);
+use super::host::{Host, HostRig};
+use super::rig::soon;
 
-pub(crate) struct SshRig {
-    hands: Mutex<Vec<Arc<Ssh>>>,
-    server: Sshd,
-}
+contract!(every, HostRig<Sshd>);
+contract!(posix, HostRig<Sshd>);
 
 #[async_trait]
-impl Rig for SshRig {
-    async fn new() -> Self {
-        let server = Sshd::start().await.unwrap();
-        let hand = Arc::new(Ssh::new(server.config().unwrap()));
-        Self { hands: Mutex::new(vec![hand]), server }
+impl Host for Sshd {
+    async fn start() -> Self {
+        Self::start().await.unwrap()
     }
 
     fn hand(&self) -> Arc<dyn Hand> {
-        Arc::clone(&self.hands.lock().unwrap()[0]) as _
+        Arc::new(Ssh::new(self.config().unwrap()))
     }
 
-    async fn second(&self) -> Arc<dyn Hand> {
-        let hand = Arc::new(Ssh::new(self.server.config().unwrap()));
-        self.hands.lock().unwrap().push(Arc::clone(&hand));
-        hand
-    }
-
-    fn lease(&self, name: &str) -> Lease {
-        lease(self.server.folder.path(), name)
-    }
-
-    fn samples(&self) -> Samples {
-        Samples::posix()
-    }
-
-    async fn count(&self, instance: &InstanceId) -> usize {
-        keepers_of(instance).len()
-    }
-
-    async fn remains(&self, instance: &InstanceId) -> Vec<String> {
-        marked(instance)
+    fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// The two processes of the connection, not what runs behind them.
@@ -65,12 +42,5 @@ impl Rig for SshRig {
             let _ = rustix::process::kill_process(*pid, rustix::process::Signal::KILL);
         }
         soon(|| connections.iter().all(|pid| !connections::is_running(*pid))).await;
-    }
-
-    async fn finish(self) {
-        let hands = std::mem::take(&mut *self.hands.lock().unwrap());
-        for hand in hands {
-            hand.shutdown().await;
-        }
     }
 }

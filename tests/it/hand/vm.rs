@@ -1,20 +1,23 @@
 //! The virtual machine: QEMU with a guest made on the spot, against the contract.
 #![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
 
+use std::collections::HashSet;
+use std::io::Cursor;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hands::sandbox::State;
+use hands::sandbox::{State, pack, unpack};
 use hands::vm::{Accel, Vm, VmConfig, inspect};
 use hands::{Ending, Hand, HandError, InstanceId, Lease};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tempfile::TempDir;
 use tests::guest::guest;
-use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio_util::sync::CancellationToken;
 
 use super::rig::{Rig, Samples, bash, call, lease, run, soon};
 use crate::sandbox_kit::processes_of;
@@ -137,7 +140,7 @@ async fn a_killed_gateway_takes_its_machines_with_it() {
 async fn a_killed_keeper_takes_its_machine_with_it() {
     let rig = VmRig::new().await;
     let (hand, lease) = (rig.hand(), rig.lease("one"));
-    let handle = hand.provision(&lease).await.unwrap();
+    let handle = hand.provision(&lease, &hands::NoProgress).await.unwrap();
     for keeper in processes_of(&lease.instance) {
         kill_process(keeper, Signal::KILL).unwrap();
     }
@@ -149,7 +152,7 @@ async fn a_killed_keeper_takes_its_machine_with_it() {
 async fn bytes_pass_as_they_are_and_memory_is_part_of_a_checkpoint() {
     let rig = VmRig::new().await;
     let (hand, lease) = (rig.hand(), rig.lease("one"));
-    let handle = hand.provision(&lease).await.unwrap();
+    let handle = hand.provision(&lease, &hands::NoProgress).await.unwrap();
     let text: String =
         (1..0x250).filter_map(char::from_u32).chain("二\r\n🦀\u{4}\u{11}\u{13}".chars()).collect();
     let text = text.repeat(200);
@@ -177,6 +180,72 @@ async fn bytes_pass_as_they_are_and_memory_is_part_of_a_checkpoint() {
         let said = checkpoints.checkpoint(&handle, name).await.unwrap_err().to_string();
         assert!(said.contains("1 to 32 small letters"), "{said}");
     }
+    rig.finish().await;
+}
+
+/// They begin where one machine stood, and so would their random numbers.
+#[tokio::test]
+async fn what_two_machines_of_a_kind_or_two_restores_draw_at_random_differs() {
+    let rig = VmRig::new().await;
+    let hand = rig.hand();
+    let draw = "head -c 32 /dev/urandom | md5sum; cat /proc/sys/kernel/random/uuid";
+    let mut drawn = Vec::new();
+    let one = hand.provision(&rig.lease("one"), &hands::NoProgress).await.unwrap();
+    let two = hand.provision(&rig.lease("two"), &hands::NoProgress).await.unwrap();
+    for handle in [&one, &two] {
+        drawn.extend(bash(&*hand, handle, draw).await.1.lines().map(str::to_owned));
+    }
+    let checkpoints = hand.checkpoints().unwrap();
+    checkpoints.checkpoint(&one, "then").await.unwrap();
+    for _ in 0..2 {
+        checkpoints.restore(&one, "then").await.unwrap();
+        drawn.extend(bash(&*hand, &one, draw).await.1.lines().map(str::to_owned));
+    }
+    assert_eq!(drawn.len(), 8, "{drawn:?}");
+    let different: HashSet<_> = drawn.iter().collect();
+    assert_eq!(different.len(), 8, "{drawn:?}");
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn a_large_file_goes_in_and_out_and_a_copy_that_is_given_up_harms_nothing() {
+    let rig = VmRig::new().await;
+    let hand = rig.hand();
+    let handle = hand.provision(&rig.lease("one"), &hands::NoProgress).await.unwrap();
+    let (files, cancel) = (hand.files().unwrap(), CancellationToken::new());
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("source");
+    // 16 MiB in which no piece is like another.
+    let bytes: Vec<u8> = (0..4_u32 << 20).flat_map(|n| n.wrapping_mul(0x9e37_79b9).to_le_bytes()).collect();
+    std::fs::write(&source, &bytes).unwrap();
+    let mut archive = Vec::new();
+    pack(&source, &mut archive).unwrap();
+    let begun = std::time::Instant::now();
+    files.copy_in(&handle, "large", Box::new(Cursor::new(archive.clone())), &cancel).await.unwrap();
+    let into = begun.elapsed();
+    let mut out = Vec::new();
+    files.copy_out(&handle, "large", &mut out, &|_| {}, &cancel).await.unwrap();
+    println!("16 MiB: in {into:?}, out {:?}", begun.elapsed().saturating_sub(into));
+    let target = folder.path().join("target");
+    unpack(out.as_slice(), &target).unwrap();
+    assert!(std::fs::read(target).unwrap() == bytes, "the bytes changed");
+    // One whose giver stops in the middle and then gives up.
+    let (mut ours, theirs) = tokio::io::duplex(1 << 20);
+    let (copied, ()) = tokio::join!(files.copy_in(&handle, "half", Box::new(theirs), &cancel), async {
+        ours.write_all(&archive[..4 << 20]).await.unwrap();
+        cancel.cancel();
+    });
+    assert!(copied.unwrap_err().to_string().contains("cancelled"));
+    let (_, listed) = bash(&*hand, &handle, "ls -A").await;
+    assert!(listed.contains("large") && !listed.contains("half") && !listed.contains("copy"), "{listed}");
+    // One that the guest ends, while there is still much to give.
+    let refused = files
+        .copy_in(&handle, "large", Box::new(Cursor::new(archive)), &CancellationToken::new())
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("large exists already"), "{refused}");
+    assert_eq!(bash(&*hand, &handle, "echo still here").await.1, "still here\n");
     rig.finish().await;
 }
 
@@ -209,10 +278,10 @@ exec qemu-system-x86_64 "$@" $silent
         ..config()
     };
     let strict = rig.make(VmConfig { accel: Accel::Kvm, ..settings.clone() });
-    let said = strict.provision(&rig.lease("strict")).await.unwrap_err().to_string();
+    let said = strict.provision(&rig.lease("strict"), &hands::NoProgress).await.unwrap_err().to_string();
     assert!(said.starts_with("the guest said nothing for 3 s; set accel to tcg"), "{said}");
     let hand = rig.make(settings.clone());
-    let handle = hand.provision(&rig.lease("one")).await.unwrap();
+    let handle = hand.provision(&rig.lease("one"), &hands::NoProgress).await.unwrap();
     assert_eq!(bash(&*hand, &handle, "echo here").await.1, "here\n");
     let why = std::fs::read_to_string(cache.join("kvm-does-not-work")).unwrap();
     assert!(why.contains("the guest said nothing for 3 s"), "{why}");
@@ -221,7 +290,7 @@ exec qemu-system-x86_64 "$@" $silent
     let found = findings.iter().find(|finding| finding.subject == "acceleration").unwrap();
     assert_eq!(found.state, State::Weaker);
     let next = rig.make(VmConfig { silence: Duration::from_mins(10), ..settings });
-    let handle = next.provision(&rig.lease("two")).await.unwrap();
+    let handle = next.provision(&rig.lease("two"), &hands::NoProgress).await.unwrap();
     assert_eq!(bash(&*next, &handle, "echo here").await.1, "here\n");
     rig.finish().await;
 }
@@ -234,16 +303,16 @@ async fn an_image_is_a_system_of_its_own_that_no_instance_changes() {
     let before = std::fs::read(&image).unwrap();
     let hand = rig.make(VmConfig { image: Some(image.clone()), ..config() });
     let one = rig.lease("one");
-    let handle = hand.provision(&one).await.unwrap();
+    let handle = hand.provision(&one, &hands::NoProgress).await.unwrap();
     assert_eq!(
         bash(&*hand, &handle, "cat /etc/whose; pwd; echo mine >> /etc/whose").await.1,
         "the image\n/workspace\n"
     );
     bash(&*hand, &handle, "echo kept > file").await;
     hand.release(handle).await.unwrap();
-    let handle = hand.provision(&one).await.unwrap();
+    let handle = hand.provision(&one, &hands::NoProgress).await.unwrap();
     assert_eq!(bash(&*hand, &handle, "cat /etc/whose file").await.1, "the image\nmine\nkept\n");
-    let other = hand.provision(&rig.lease("other")).await.unwrap();
+    let other = hand.provision(&rig.lease("other"), &hands::NoProgress).await.unwrap();
     assert_eq!(bash(&*hand, &other, "cat /etc/whose; ls").await.1, "the image\n");
     assert!(std::fs::read(&image).unwrap() == before, "the image was written to");
     rig.finish().await;
@@ -266,7 +335,7 @@ async fn what_is_missing_is_said_in_one_sentence_and_beforehand() {
         (VmConfig { qemu: nowhere.clone(), ..fresh() }, "qemu", "No such file"),
     ] {
         let hand = rig.make(settings.clone());
-        let error = hand.provision(&rig.lease("none")).await.unwrap_err();
+        let error = hand.provision(&rig.lease("none"), &hands::NoProgress).await.unwrap_err();
         let said = error.to_string();
         assert!(matches!(error, HandError::Unavailable { .. }) && said.contains(hint), "{said}");
         let findings = inspect(&settings).await;

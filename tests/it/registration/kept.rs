@@ -10,7 +10,7 @@ use gateway::database::Database;
 use gateway::hand::{HandConfig, HandName, McpSettings};
 use gateway::registry::{Look, Maker, Making, Registry, RegistryError};
 use hands::mcp::{Catalogue, Down, McpFace, Object, Reply, Request};
-use hands::{Call, CallContext, Hand, HandError, Handle, InstanceId, Lease, Outcome, Tool};
+use hands::{Call, CallContext, Hand, HandError, Handle, InstanceId, Lease, Outcome, Progress, Tool};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
@@ -86,7 +86,7 @@ impl Hand for Scripted {
         Ok(Vec::new())
     }
 
-    async fn provision(&self, lease: &Lease) -> Result<Handle, HandError> {
+    async fn provision(&self, lease: &Lease, _: &dyn Progress) -> Result<Handle, HandError> {
         Ok(Handle { instance: lease.instance.clone() })
     }
 

@@ -49,6 +49,7 @@ async fn every_kind_stands_in_the_file_and_says_what_it_can() -> Result<()> {
         ("host", "ssh", [true, true, false]),
         ("phone", "android", [true, true, false]),
         ("game", "emulator", [false, false, true]),
+        ("machine", "vm", [true, true, true]),
     ] {
         let shown = json_of(&gateway, &["--json", "hand", "show", name])?;
         let can = json!({"posix": posix, "files": files, "checkpoints": checkpoints, "movable": true});

@@ -103,7 +103,7 @@ impl Rig {
     }
 
     pub(super) async fn handle(&self) -> Handle {
-        self.hand.provision(&self.lease).await.unwrap()
+        self.hand.provision(&self.lease, &hands::NoProgress).await.unwrap()
     }
 
     pub(super) async fn try_call(
@@ -112,7 +112,7 @@ impl Rig {
         arguments: Value,
         context: CallContext,
     ) -> Result<Outcome, HandError> {
-        let handle = self.hand.provision(&self.lease).await?;
+        let handle = self.hand.provision(&self.lease, &hands::NoProgress).await?;
         self.hand.execute(&handle, &call(tool, arguments), context).await
     }
 
@@ -158,6 +158,8 @@ pub(super) struct Recorder {
 }
 
 impl Progress for Recorder {
+    fn step(&self, _: &str) {}
+
     fn output(&self, _: &str) {}
 
     fn notice(&self, notice: Notice) {

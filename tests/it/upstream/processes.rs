@@ -88,7 +88,7 @@ async fn a_server_is_shared_as_configured_and_ends_with_its_last_handle() {
         for owner in ["ada", "ada", "bob"] {
             let mut lease = lease(rig.folder.path(), "shared");
             lease.owner = Owner(owner.to_owned());
-            let handle = rig.hand.provision(&lease).await.unwrap();
+            let handle = rig.hand.provision(&lease, &hands::NoProgress).await.unwrap();
             let outcome = rig.hand.execute(&handle, &call("pid", json!({})), quiet()).await.unwrap();
             pids.push(text(&outcome).to_owned());
             handles.push(handle);

@@ -36,7 +36,7 @@ async fn hold(arguments: &[OsString]) -> anyhow::Result<ExitCode> {
         work: work.into(),
         owner: Owner("local:owner".into()),
     };
-    hand.provision(&lease).await?;
+    hand.provision(&lease, &hands::NoProgress).await?;
     println!("started");
     std::future::pending().await
 }

@@ -25,7 +25,7 @@ fn main() -> anyhow::Result<ExitCode> {
 
 async fn run(lease: Lease) -> anyhow::Result<ExitCode> {
     let hand = Sandbox::new(SandboxConfig::new(std::env::current_exe()?));
-    let handle = hand.provision(&lease).await?;
+    let handle = hand.provision(&lease, &hands::NoProgress).await?;
     let command = "setsid sh -c 'while :; do echo x >> beats; sleep 0.05; done' > /dev/null 2>&1 &";
     let call = Call { tool: "bash".into(), arguments: Map::from_iter([("command".into(), json!(command))]) };
     let context = CallContext::quiet(CancellationToken::new());

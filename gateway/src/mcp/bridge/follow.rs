@@ -79,7 +79,12 @@ impl Followed {
         // Held to the end: an instance that is followed is in use.
         let in_use = match gateway.leases.warm(session, &self.hand) {
             Some(in_use) => in_use,
-            None => gateway.leases.acquire(session, &view.principal, &self.hand).await?,
+            None => {
+                gateway
+                    .leases
+                    .acquire(session, &view.principal, &self.hand, Arc::new(hands::NoProgress))
+                    .await?
+            }
         };
         let face = self.hand.hand.mcp().ok_or(FollowError::NoServer)?;
         let (sender, mut updates) = mpsc::channel(UPDATES_MAX);

@@ -80,6 +80,7 @@ impl Face {
                     question.answer(answers);
                 }
                 next = ticket.next() => match next {
+                    News::Step(what) => reporter.said = Some(what),
                     News::Output(text) => reporter.add(&text),
                     News::Notice(notice) => reporter.notice(&notice).await,
                     News::Question(question) => {
@@ -114,6 +115,8 @@ struct Reporter<'a> {
     /// How far one sign of life goes.
     step: f64,
     last: Instant,
+    /// What is being done before the call runs.
+    said: Option<Arc<str>>,
     waiting: String,
 }
 
@@ -121,11 +124,20 @@ impl<'a> Reporter<'a> {
     fn new(context: &'a RequestContext<RoleServer>) -> Self {
         let token = context.meta.get_progress_token();
         // The first output goes out at once.
-        Self { context, token, sent: None, step: 1.0, last: Instant::now(), waiting: String::new() }
+        Self {
+            context,
+            token,
+            sent: None,
+            step: 1.0,
+            last: Instant::now(),
+            said: None,
+            waiting: String::new(),
+        }
     }
 
     fn due(&self) -> Instant {
-        self.last + if self.waiting.is_empty() { PROGRESS_EVERY } else { PROGRESS_AT_MOST_EVERY }
+        let quiet = self.waiting.is_empty() && self.said.is_none();
+        self.last + if quiet { PROGRESS_EVERY } else { PROGRESS_AT_MOST_EVERY }
     }
 
     fn add(&mut self, text: &str) {
@@ -139,12 +151,17 @@ impl<'a> Reporter<'a> {
 
     async fn report(&mut self) {
         self.last = Instant::now();
-        let text = std::mem::take(&mut self.waiting);
+        // A call that prints has begun: what was done before is over.
+        let (step, text) = (self.said.take(), std::mem::take(&mut self.waiting));
         let Some(token) = self.token.clone() else { return };
         let before = self.sent.unwrap_or_default();
         let progress = (before + self.step).max(before.next_up());
         let mut news = ProgressNotificationParam::new(token, progress);
-        news.message = Some(if text.is_empty() { "still running".to_owned() } else { text });
+        news.message = Some(match step {
+            _ if !text.is_empty() => text,
+            Some(step) => step.to_string(),
+            None => "still running".to_owned(),
+        });
         self.sent = Some(progress);
         // A client that is gone is noticed by its cancellation.
         let _ = self.context.peer.notify_progress(news).await;

@@ -9,6 +9,7 @@ use axum::extract::{Path, Query, Request, State};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use hands::NoProgress;
 use hands::sandbox::CopyError;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use http_body::Frame;
@@ -103,7 +104,7 @@ async fn instance(gateway: &Gateway, hand: &str, session: &str) -> Result<(Arc<R
     let principal = Principal::owner();
     let by = By { principal: principal.to_string(), client: None, via: Via::Cli };
     let session = gateway.sessions.open(&principal, &session.parse()?, &by).await?.id;
-    let in_use = gateway.leases.acquire(session, &principal, &hand).await?;
+    let in_use = gateway.leases.acquire(session, &principal, &hand, Arc::new(NoProgress)).await?;
     Ok((hand, in_use))
 }
 

@@ -1,16 +1,21 @@
 //! `manyhands hand …`
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::extract::{Path, State};
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use futures_util::stream;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{Refusal, files, moves};
 use crate::access::Principal;
-use crate::calls::{Ask, News};
+use crate::calls::{Answer, Ask, News};
+use crate::error;
 use crate::hand::{HandConfig, HandName};
 use crate::registry::{Look, RegistryError};
 use crate::serve::Gateway;
@@ -69,12 +74,13 @@ async fn remove(
     Ok(Json(json!({"name": name, "removed": true})))
 }
 
-/// One call of one tool, logged like any other.
+/// One call of one tool, logged like any other. Answers in lines: `{"step": …}` as often as something is done before it
+/// runs, then `{"answer": …}` or `{"error": …}`.
 async fn call(
     State(gateway): State<Arc<Gateway>>,
     Path(hand): Path<String>,
     Json(called): Json<Called>,
-) -> Result<Json<Value>, Refusal> {
+) -> Result<Response, Refusal> {
     let hand = gateway.registry.get(&hand)?;
     if let Some(mcp) = hand.hand.mcp().filter(|mcp| mcp.catalogue().version.is_empty()) {
         // Nobody has seen yet what it offers.
@@ -88,18 +94,29 @@ async fn call(
     let session = gateway.sessions.open(&principal, &called.session.parse()?, &by).await?.id;
     let (arguments, caller) = (called.arguments, Arc::default());
     let ask = Ask { by, principal, session, hand, tool, arguments, key: None, caller, turn: None };
-    let mut ticket = gateway.calls.begin(ask)?;
-    let answer = loop {
-        if let News::Ended(end) = ticket.next().await {
-            break end?;
+    let ticket = gateway.calls.begin(ask)?;
+    let lines = stream::unfold(Some(ticket), |ticket| async {
+        let mut ticket = ticket?;
+        loop {
+            let (line, more) = match ticket.next().await {
+                News::Step(what) => (json!({"step": &*what}), Some(ticket)),
+                News::Ended(Ok(answer)) => (json!({"answer": shown(&answer)}), None),
+                News::Ended(Err(error)) => (json!({"error": error::say(&error)}), None),
+                News::Output(_) | News::Notice(_) | News::Question(_) => continue,
+            };
+            return Some((Ok::<_, Infallible>(format!("{line}\n")), more));
         }
-    };
-    Ok(Json(json!({
+    });
+    Ok(Body::from_stream(lines).into_response())
+}
+
+fn shown(answer: &Answer) -> Value {
+    json!({
         "session": answer.session,
         "seq": answer.seq,
         "outcome": answer.outcome,
         "is_error": answer.is_error(),
         "content": answer.blocks(),
         "output": answer.output_uri(),
-    })))
+    })
 }

@@ -16,7 +16,7 @@ use crate::hand::rig::{call, context, lease, run};
 async fn the_screen_is_seen_and_touched() {
     let bench = Bench::start().await.unwrap();
     let hand = Android::new(bench.config());
-    let handle = hand.provision(&lease(bench.folder.path(), "one")).await.unwrap();
+    let handle = hand.provision(&lease(bench.folder.path(), "one"), &hands::NoProgress).await.unwrap();
     let shot = hand.execute(&handle, &call("screenshot", json!({})), context()).await.unwrap();
     let Some(Content::Image { data, mime: "image/png" }) = shot.content.first() else { panic!("{shot:?}") };
     assert_eq!(data.as_ref(), fs::read(bench.home().join("screen.png")).unwrap());
@@ -75,7 +75,7 @@ async fn the_screen_is_seen_and_touched() {
 async fn refusal(config: AndroidConfig) -> String {
     let folder = tempfile::tempdir().unwrap();
     let hand = Android::new(config.clone());
-    let error = hand.provision(&lease(folder.path(), "one")).await.unwrap_err();
+    let error = hand.provision(&lease(folder.path(), "one"), &hands::NoProgress).await.unwrap_err();
     let HandError::Unavailable { why, remedy } = &error else { panic!("{error:?}") };
     assert!(!why.contains('\n') && !remedy.is_empty() && !remedy.contains('\n'), "{error}");
     let findings = inspect(&config).await;
@@ -103,10 +103,10 @@ async fn a_device_that_is_not_there_is_said_in_a_sentence() {
     assert!(refusal(no_server).await.contains("start-server"));
     // By serial, once it is connected.
     let hand = Android::new(config.clone());
-    hand.provision(&lease(bench.folder.path(), "one")).await.unwrap();
+    hand.provision(&lease(bench.folder.path(), "one"), &hands::NoProgress).await.unwrap();
     let Device::Address(address) = config.device.clone() else { panic!() };
     let by_serial = Android::new(AndroidConfig { device: Device::Serial(address), ..config });
-    let handle = by_serial.provision(&lease(bench.folder.path(), "two")).await.unwrap();
+    let handle = by_serial.provision(&lease(bench.folder.path(), "two"), &hands::NoProgress).await.unwrap();
     let echo = call("bash", json!({"command": "echo by serial; echo aside >&2; exit 7"}));
     let (ending, text) = run(&by_serial, &handle, &echo).await;
     assert_eq!((ending, text.as_str()), (Ending::Error, "by serial\naside\n[exit code 7]"));

@@ -19,7 +19,7 @@ use crate::hand::rig::{bash, call, context, lease, meanwhile, run, soon};
 async fn exit_codes_and_signals_are_told_apart() {
     let server = Sshd::start().await.unwrap();
     let hand = Ssh::new(server.config().unwrap());
-    let handle = hand.provision(&lease(server.folder.path(), "one")).await.unwrap();
+    let handle = hand.provision(&lease(server.folder.path(), "one"), &hands::NoProgress).await.unwrap();
     for (command, says) in [
         ("exit 137", "[exit code 137]"),
         ("kill -KILL $$", "[ended by signal 9]"),
@@ -37,7 +37,7 @@ async fn exit_codes_and_signals_are_told_apart() {
 async fn all_that_was_printed_before_the_end_is_there_even_with_a_noisy_background() {
     let server = Sshd::start().await.unwrap();
     let hand = Ssh::new(server.config().unwrap());
-    let handle = hand.provision(&lease(server.folder.path(), "one")).await.unwrap();
+    let handle = hand.provision(&lease(server.folder.path(), "one"), &hands::NoProgress).await.unwrap();
     let command = "(while :; do echo noise; echo beat >> beats; sleep 0.02; done) & seq 1 20000; echo last";
     for _ in 0..5 {
         let (_, text) = bash(&hand, &handle, command).await;
@@ -60,7 +60,7 @@ async fn a_login_that_prints_and_an_odd_shell_do_not_matter() {
         fs::write(server.path("home").join(file), noise).unwrap();
     }
     let hand = Ssh::new(server.config().unwrap());
-    let handle = hand.provision(&lease(server.folder.path(), "one")).await.unwrap();
+    let handle = hand.provision(&lease(server.folder.path(), "one"), &hands::NoProgress).await.unwrap();
     let write = call("write", json!({"path": "/workspace/a/file", "content": "words\n"}));
     assert_eq!(run(&hand, &handle, &write).await.0, Ending::Ok);
     let read = call("read", json!({"path": "a/file"}));
@@ -75,20 +75,23 @@ async fn each_session_has_its_own_folder_unless_one_is_named() {
     let server = Sshd::start().await.unwrap();
     let hand = Ssh::new(server.config().unwrap());
     let (one, other) = (lease(server.folder.path(), "one"), lease(server.folder.path(), "other"));
-    let (one, other) = (hand.provision(&one).await.unwrap(), hand.provision(&other).await.unwrap());
+    let (one, other) = (
+        hand.provision(&one, &hands::NoProgress).await.unwrap(),
+        hand.provision(&other, &hands::NoProgress).await.unwrap(),
+    );
     let (_, folder) = bash(&hand, &one, "echo x > mine; pwd").await;
     assert!(folder.starts_with(&format!("{}/.manyhands/one-", server.path("home").display())), "{folder}");
     assert_eq!(bash(&hand, &other, "ls | wc -l").await.1.trim(), "0");
     hand.shutdown().await;
     let shared = Ssh::new(SshConfig { workspace: Some("~/pro ject's".into()), ..server.config().unwrap() });
     for name in ["one", "other"] {
-        let handle = shared.provision(&lease(server.folder.path(), name)).await.unwrap();
+        let handle = shared.provision(&lease(server.folder.path(), name), &hands::NoProgress).await.unwrap();
         let (_, seen) = bash(&shared, &handle, &format!("touch {name}; pwd; ls")).await;
         assert!(seen.contains("/home/pro ject's\n") && seen.contains("one"), "{seen}");
     }
     shared.shutdown().await;
     let nowhere = Ssh::new(SshConfig { workspace: Some("/proc/none".into()), ..server.config().unwrap() });
-    let error = nowhere.provision(&lease(server.folder.path(), "one")).await.unwrap_err();
+    let error = nowhere.provision(&lease(server.folder.path(), "one"), &hands::NoProgress).await.unwrap_err();
     assert!(error.to_string().contains("/proc/none can't be made"), "{error}");
     nowhere.shutdown().await;
 }
@@ -98,7 +101,7 @@ async fn a_call_outlives_a_host_that_is_busy_but_not_one_that_is_silent() {
     let server = Sshd::start().await.unwrap();
     let hand = Ssh::new(SshConfig { keepalive: Duration::from_millis(300), ..server.config().unwrap() });
     let lease = lease(server.folder.path(), "silent");
-    let handle = hand.provision(&lease).await.unwrap();
+    let handle = hand.provision(&lease, &hands::NoProgress).await.unwrap();
     let (_, text) = bash(&hand, &handle, "sleep 3; echo done").await;
     assert_eq!(text, "done\n");
     // The connection's processes are stopped: nothing answers, nothing is closed.
@@ -127,7 +130,7 @@ async fn what_a_cut_line_leaves_ends_by_itself() {
     let server = Sshd::start().await.unwrap();
     let hand = Arc::new(Ssh::new(server.config().unwrap()));
     let lease = lease(server.folder.path(), "cut");
-    let handle = hand.provision(&lease).await.unwrap();
+    let handle = hand.provision(&lease, &hands::NoProgress).await.unwrap();
     bash(&*hand, &handle, "setsid sh -c 'while :; do sleep 0.1; done' < /dev/null > /dev/null 2>&1 &").await;
     // A process that is just becoming another program has no environment to be known by.
     soon(|| marked(&lease.instance).len() > 1).await;
@@ -140,7 +143,7 @@ async fn what_a_cut_line_leaves_ends_by_itself() {
     // The host may be done before we notice.
     soon(|| !hand.alive(&handle)).await;
     // So does a call whose keeper is killed with all that it could do.
-    let handle = { hand.provision(&lease).await.unwrap() };
+    let handle = { hand.provision(&lease, &hands::NoProgress).await.unwrap() };
     let keepers = keepers_of(&lease.instance);
     let endless = call("bash", json!({"command": "echo running; sleep 1000"}));
     let lost = meanwhile(&*hand, &handle, &(endless, "running"), async |_| {
@@ -152,7 +155,7 @@ async fn what_a_cut_line_leaves_ends_by_itself() {
     assert!(matches!(lost, Err(HandError::Lost { may_have_run: true, .. })), "{lost:?}");
     assert!(hand.execute(&handle, &call("bash", json!({"command": "true"})), context()).await.is_err());
     // The next instance of the same work ends what that left.
-    let handle = hand.provision(&lease).await.unwrap();
+    let handle = hand.provision(&lease, &hands::NoProgress).await.unwrap();
     soon(|| marked(&lease.instance).len() == 1).await;
     hand.release(handle).await.unwrap();
     assert_eq!(marked(&lease.instance), Vec::<String>::new());
@@ -163,7 +166,7 @@ async fn what_a_cut_line_leaves_ends_by_itself() {
 async fn any_command_and_any_input_arrive_as_they_are() {
     let server = Sshd::start().await.unwrap();
     let hand = Ssh::new(server.config().unwrap());
-    let handle = hand.provision(&lease(server.folder.path(), "one")).await.unwrap();
+    let handle = hand.provision(&lease(server.folder.path(), "one"), &hands::NoProgress).await.unwrap();
     let odd = r#"a'b"c\d\\e\n$f`g` %s %b !h ~ * ü 二 🦀	tab"#;
     let command = format!("cat <<'END'\n{odd}\n\\\nEND\n");
     assert_eq!(bash(&hand, &handle, &command).await, (Ending::Ok, format!("{odd}\n\\\n")));
@@ -183,7 +186,7 @@ async fn any_command_and_any_input_arrive_as_they_are() {
 async fn a_copy_that_nobody_takes_holds_up_no_call() {
     let server = Sshd::start().await.unwrap();
     let hand = Ssh::new(server.config().unwrap());
-    let handle = hand.provision(&lease(server.folder.path(), "one")).await.unwrap();
+    let handle = hand.provision(&lease(server.folder.path(), "one"), &hands::NoProgress).await.unwrap();
     bash(&hand, &handle, "head -c 30000000 /dev/zero > big").await;
     let (mut writer, reader) = tokio::io::duplex(1024);
     let cancel = CancellationToken::new();
@@ -203,7 +206,7 @@ async fn a_copy_that_nobody_takes_holds_up_no_call() {
 async fn a_host_that_allows_few_sessions_says_so() {
     let server = Sshd::start_with("MaxSessions 2").await.unwrap();
     let hand = Ssh::new(server.config().unwrap());
-    let handle = hand.provision(&lease(server.folder.path(), "one")).await.unwrap();
+    let handle = hand.provision(&lease(server.folder.path(), "one"), &hands::NoProgress).await.unwrap();
     let endless = call("bash", json!({"command": "echo running; sleep 1000"}));
     let ended = meanwhile(&hand, &handle, &(endless, "running"), async |cancel| {
         let (ending, text) = bash(&hand, &handle, "true").await;
@@ -226,7 +229,7 @@ fn a_gateway_that_is_gone_takes_its_instances_with_it() {
     let lease = lease(server.folder.path(), "gone");
     gateway.block_on(async {
         let hand = Ssh::new(server.config().unwrap());
-        let handle = hand.provision(&lease).await.unwrap();
+        let handle = hand.provision(&lease, &hands::NoProgress).await.unwrap();
         bash(&hand, &handle, "setsid sleep 1000 < /dev/null > /dev/null 2>&1 &").await;
         // Nothing of it is told to end.
         std::mem::forget(hand);
@@ -244,7 +247,7 @@ async fn calls_that_are_given_up_at_any_moment_leave_no_session_open_and_no_proc
     let server = Sshd::start().await.unwrap();
     let hand = Ssh::new(server.config().unwrap());
     let lease = lease(server.folder.path(), "one");
-    let handle = hand.provision(&lease).await.unwrap();
+    let handle = hand.provision(&lease, &hands::NoProgress).await.unwrap();
     let endless = call("bash", json!({"command": "sleep 1000"}));
     // More of each than sessions fit into a connection.
     for n in 0..30_u64 {

@@ -20,7 +20,7 @@ use crate::hand::rig::{bash, lease, soon};
 /// A hand that works: it says who it is.
 async fn works(server: &Sshd, config: SshConfig) {
     let hand = Ssh::new(config);
-    let handle = hand.provision(&lease(server.folder.path(), "trust")).await.unwrap();
+    let handle = hand.provision(&lease(server.folder.path(), "trust"), &hands::NoProgress).await.unwrap();
     assert_eq!(bash(&hand, &handle, "echo in").await, (Ending::Ok, "in\n".into()));
     hand.shutdown().await;
 }
@@ -28,7 +28,7 @@ async fn works(server: &Sshd, config: SshConfig) {
 /// What is said of a hand that can't be provisioned, and that doctor says so beforehand.
 async fn refusal(server: &Sshd, config: SshConfig) -> String {
     let hand = Ssh::new(config.clone());
-    let error = hand.provision(&lease(server.folder.path(), "trust")).await.unwrap_err();
+    let error = hand.provision(&lease(server.folder.path(), "trust"), &hands::NoProgress).await.unwrap_err();
     hand.shutdown().await;
     let HandError::Unavailable { why, remedy } = &error else { panic!("{error:?}") };
     assert!(
@@ -144,7 +144,11 @@ async fn an_agent_proves_who_we_are() {
     let _agent = Agent(agent);
     soon(|| std::os::unix::net::UnixStream::connect(&socket).is_ok()).await;
     let hand = Ssh::new(config.clone());
-    let error = hand.provision(&lease(server.folder.path(), "trust")).await.unwrap_err().to_string();
+    let error = hand
+        .provision(&lease(server.folder.path(), "trust"), &hands::NoProgress)
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("ssh-add"), "{error}");
     let add = |name: &str| {
         let added =
@@ -153,7 +157,11 @@ async fn an_agent_proves_who_we_are() {
     };
     make_key(&server.path("rsa"), "rsa", "").unwrap();
     add("rsa");
-    let error = hand.provision(&lease(server.folder.path(), "trust")).await.unwrap_err().to_string();
+    let error = hand
+        .provision(&lease(server.folder.path(), "trust"), &hands::NoProgress)
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("does not let"), "{error}");
     add("user");
     works(&server, config.clone()).await;
@@ -165,13 +173,16 @@ async fn an_agent_proves_who_we_are() {
 async fn a_host_that_is_not_there_is_said_in_a_sentence() {
     let mut server = Sshd::start().await.unwrap();
     let hand = Ssh::new(server.config().unwrap());
-    let handle = hand.provision(&lease(server.folder.path(), "gone")).await.unwrap();
+    let handle = hand.provision(&lease(server.folder.path(), "gone"), &hands::NoProgress).await.unwrap();
     server.stop();
     is_closed(server.port).await;
     // What was connected before is.
     assert_eq!(bash(&hand, &handle, "echo in").await.1, "in\n");
     let config = server.config().unwrap();
-    let error = Ssh::new(config.clone()).provision(&lease(server.folder.path(), "none")).await.unwrap_err();
+    let error = Ssh::new(config.clone())
+        .provision(&lease(server.folder.path(), "none"), &hands::NoProgress)
+        .await
+        .unwrap_err();
     assert!(error.to_string().contains("nothing listens there"), "{error}");
     hand.shutdown().await;
     let not_ssh = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -182,13 +193,17 @@ async fn a_host_that_is_not_there_is_said_in_a_sentence() {
             let _ = stream.unwrap().write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
         }
     });
-    let error =
-        Ssh::new(SshConfig { port, ..config.clone() }).provision(&lease(server.folder.path(), "none")).await;
+    let error = Ssh::new(SshConfig { port, ..config.clone() })
+        .provision(&lease(server.folder.path(), "none"), &hands::NoProgress)
+        .await;
     assert!(
         matches!(&error, Err(HandError::Unavailable { why, .. }) if why.contains("no SSH connection")),
         "{error:?}"
     );
     let nowhere = SshConfig { host: "nowhere.invalid".into(), ..config };
-    let error = Ssh::new(nowhere).provision(&lease(server.folder.path(), "none")).await.unwrap_err();
+    let error = Ssh::new(nowhere)
+        .provision(&lease(server.folder.path(), "none"), &hands::NoProgress)
+        .await
+        .unwrap_err();
     assert!(error.to_string().contains("nowhere.invalid:"), "{error}");
 }
