@@ -8,16 +8,19 @@ mod container;
 mod disk;
 mod kinds;
 mod log;
+mod owner;
 mod process;
 mod report;
 mod sandbox;
+mod seed;
+mod sleep;
 
 use std::path::Path;
 
 use anyhow::{Result, bail, ensure};
 
 /// The files with rows, in the order of the table.
-const ROOMS: [&str; 6] = ["log", "process", "sandbox", "container", "kinds", "calls"];
+const ROOMS: [&str; 8] = ["log", "process", "sleep", "sandbox", "container", "kinds", "seed", "calls"];
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -41,9 +44,11 @@ async fn rows(room: &str, scratch: &Path) -> Result<Vec<report::Row>> {
     match room {
         "log" => log::rows(scratch).await,
         "process" => process::rows(scratch).await,
+        "sleep" => sleep::rows(scratch).await,
         "sandbox" => sandbox::rows(scratch).await,
         "container" => container::rows(scratch).await,
         "kinds" => kinds::rows(scratch).await,
+        "seed" => seed::rows(scratch).await,
         "calls" => calls::rows(scratch).await,
         _ => bail!("no rows called {room}: there are {}", ROOMS.join(", ")),
     }

@@ -19,7 +19,7 @@ const CALLERS: usize = 64;
 const LOAD: Duration = Duration::from_secs(5);
 
 /// Bytes of a megabyte, as in `25 MB`.
-const MEGABYTE: f64 = 1e6;
+pub(crate) const MEGABYTE: f64 = 1e6;
 
 pub(crate) async fn rows(scratch: &Path) -> Result<Vec<Row>> {
     let options = Options::default().data(&scratch.join("process"));
@@ -101,7 +101,7 @@ async fn memory(options: &Options) -> Result<(f64, f64)> {
 }
 
 /// `VmRSS`, in bytes.
-fn resident(pid: u32) -> Result<f64> {
+pub(crate) fn resident(pid: u32) -> Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
     let kilobytes: f64 = line.trim().trim_end_matches(" kB").parse()?;

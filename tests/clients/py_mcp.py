@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The Python SDK's client. --era auto|legacy|2026-07-28"""
+"""The Python SDK's client. --era auto|legacy|2026-07-28; with --resume it asks for the session's story first."""
+import json
 import os
 import sys
 
@@ -20,6 +21,8 @@ async def call(a, url):
     headers = {"Authorization": f"Bearer {a.token}"} if a.token else {}
     async with httpx2.AsyncClient(headers=headers, timeout=httpx2.Timeout(30, read=300)) as http:
         async with Client(streamable_http_client(url, http_client=http), mode=a.era) as client:
+            if a.resume:
+                judge(await client.get_prompt("resume"), a.resume)
             names = [tool.name for tool in (await client.list_tools()).tools]
             for tool, arguments, _ in a.calls:
                 if tool not in names:
@@ -27,8 +30,25 @@ async def call(a, url):
                 await client.call_tool(tool, arguments)
 
 
+def judge(prompt, pieces):
+    """The prompt tells all of this, in this order."""
+    contents = [message.content for message in prompt.messages]
+    told = "\n".join(getattr(content, "text", None) or content.resource.text for content in contents)
+    place = 0
+    for piece in pieces:
+        found = told.find(piece, place)
+        if found < 0:
+            raise LookupError(f"the prompt resume does not tell {piece!r} in its place: {told}")
+        place = found + len(piece)
+
+
+def add(parser):
+    parser.add_argument("--era", default="auto")
+    parser.add_argument("--resume", type=json.loads, help="JSON list: what the prompt `resume` must tell, in this order")
+
+
 def main():
-    a = parse("python mcp", lambda parser: parser.add_argument("--era", default="auto"))
+    a = parse("python mcp", add)
     a.name += f" ({a.era})"
     record = Record(a.log)
     try:

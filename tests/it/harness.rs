@@ -1,6 +1,8 @@
 //! The built-in loop: what it does next, what it tells a model, what it does with what a model says, and that nothing of
 //! it is lost or done twice when it dies.
 
+mod asleep;
+mod brains;
 mod context;
 mod crash;
 mod rig;
