@@ -19,7 +19,9 @@ use gateway::registry::{Making, Registry};
 use gateway::session::{
     At, Body, By, Event, EventLog, NewEvent, Seq, SessionId, SessionLimits, Sessions, State, Via,
 };
-use hands::{Call, CallContext, Effects, Ending, Hand, HandError, Handle, InstanceId, Lease, Outcome, Tool};
+use hands::{
+    Call, CallContext, Effects, Ending, Hand, HandError, Handle, InstanceId, Lease, Outcome, Progress, Tool,
+};
 use serde_json::{Value, json};
 use tests::faulty::FaultyLog;
 use tokio_util::sync::CancellationToken;
@@ -54,7 +56,7 @@ impl Hand for Diary {
         Ok(vec![Self::tool("look", Effects::ReadOnly), Self::tool("note", Effects::Destructive)])
     }
 
-    async fn provision(&self, lease: &Lease) -> Result<Handle, HandError> {
+    async fn provision(&self, lease: &Lease, _: &dyn Progress) -> Result<Handle, HandError> {
         let made = std::fs::create_dir_all(&lease.work);
         made.map_err(|source| HandError::Io { doing: "making a folder", source })?;
         Ok(Handle { instance: lease.instance.clone() })
