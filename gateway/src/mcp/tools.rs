@@ -84,7 +84,7 @@ impl Face {
         asked: &Asked<'_>,
         session: SessionId,
         hand: &Arc<Registered>,
-        tool: hands::Tool,
+        tool: Arc<hands::Tool>,
         arguments: Object,
     ) -> Result<Result<crate::calls::Ticket, CallError>, ErrorData> {
         let key = match hand.config.logged() {
@@ -133,7 +133,7 @@ impl Face {
 }
 
 /// The tool that `view` calls `name`, and its hand.
-fn find(gateway: &Gateway, view: &View, name: &str) -> Option<(Arc<Registered>, hands::Tool)> {
+fn find(gateway: &Gateway, view: &View, name: &str) -> Option<(Arc<Registered>, Arc<hands::Tool>)> {
     match &view.hands {
         HandsInView::All => gateway.registry.resolve(name),
         HandsInView::One(hand) => {
@@ -151,7 +151,7 @@ pub(super) fn input_schema(gateway: &Gateway, view: &View, name: &str) -> Option
     {
         return Some(tool.input_schema.clone());
     }
-    find(gateway, view, name).map(|(_, tool)| Arc::new(tool.input_schema))
+    find(gateway, view, name).map(|(_, tool)| tool.input_schema.clone())
 }
 
 /// The key by which a repeat of this call is recognised, with its principal in it. In the guard against re-sends
