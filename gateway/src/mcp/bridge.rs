@@ -29,7 +29,7 @@ use super::results::{Cached, finish};
 use super::service::Asked;
 use super::wire::Era;
 use crate::hand::HandName;
-use crate::session::{SessionError, SessionId};
+use crate::session::{LogError, SessionError, SessionId, SessionStatus};
 
 /// What concerns client and gateway alone begins so in `_meta`.
 const RESERVED: [&str; 2] = ["io.modelcontextprotocol/", "manyhands/"];
@@ -112,15 +112,21 @@ impl Face {
 
     /// The session that a request is for, made when there is none of its name.
     pub(super) async fn session_for(&self, asked: &Asked<'_>) -> Result<SessionId, SessionError> {
-        let by = Self::by(&asked.view, asked.context);
-        Ok(self.gateway.sessions.open(&asked.view.principal, &asked.view.session, &by).await?.id)
+        Ok(self.known_session_for(asked).await?.0)
     }
 
-    /// The same for what leaves no trace in its log: quickly, and never one that is archived.
+    /// The same for what leaves no trace in its log, which would refuse it: never one that is archived.
     pub(super) async fn active_session_for(&self, asked: &Asked<'_>) -> Result<SessionId, SessionError> {
+        match self.known_session_for(asked).await? {
+            (id, SessionStatus::Active) => Ok(id),
+            (_, SessionStatus::Archived) => Err(SessionError::Log(LogError::Archived)),
+        }
+    }
+
+    async fn known_session_for(&self, asked: &Asked<'_>) -> Result<(SessionId, SessionStatus), SessionError> {
         let by = || Self::by(&asked.view, asked.context);
         let (principal, session) = (&asked.view.principal, &asked.view.session);
-        self.gateway.mcp.known.active(&self.gateway.sessions, principal, session, by).await
+        self.gateway.mcp.known.open(&self.gateway.sessions, principal, session, by).await
     }
 }
 
