@@ -46,7 +46,7 @@ pub struct Ask {
     /// Of which hand.
     pub hand: Arc<Registered>,
     /// Which tool of it.
-    pub tool: Tool,
+    pub tool: Arc<Tool>,
     /// With which arguments.
     pub arguments: Map<String, Value>,
     /// How a repeat is recognised.

@@ -9,6 +9,7 @@
 mod error;
 mod listener;
 mod open;
+mod script;
 mod signals;
 mod writer;
 
@@ -23,6 +24,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 pub use error::DatabaseError;
+pub use script::{Did, Entry, Statement, Stopped, Value};
 pub use signals::{CHANNEL, Signals, Subscription, notify};
 
 /// The file of a SQLite database, in the data directory.
@@ -129,6 +131,18 @@ impl Database {
         E: std::error::Error + From<DatabaseError> + Send + 'static,
         A: FnOnce(&T) + Send + 'static,
     {
+        self.enter_then(|entry| Box::pin(async move { work(entry.open().await?).await }), committed).await
+    }
+
+    /// [`Database::write_then`] for work that begins with its statements ([`Entry::run`]), so that these and the
+    /// beginning of the transaction take one way.
+    pub async fn enter_then<F, T, E, A>(&self, work: F, committed: A) -> Result<T, E>
+    where
+        F: for<'c> FnOnce(Entry<'c>) -> Work<'c, T, E> + Clone + Send + 'static,
+        T: Send + 'static,
+        E: std::error::Error + From<DatabaseError> + Send + 'static,
+        A: FnOnce(&T) + Send + 'static,
+    {
         match &self.inner.writer {
             Writer::Sqlite(queue) => queue.run(work, committed).await,
             Writer::Postgres(pool) => {
@@ -179,7 +193,7 @@ impl fmt::Debug for Database {
 /// One transaction on PostgreSQL, tried again when the server gave it up to resolve a conflict.
 async fn transaction<F, T, E>(pool: &AnyPool, work: F) -> Result<T, E>
 where
-    F: for<'c> FnOnce(&'c mut Connection) -> Work<'c, T, E> + Clone,
+    F: for<'c> FnOnce(Entry<'c>) -> Work<'c, T, E> + Clone,
     E: std::error::Error + From<DatabaseError> + 'static,
 {
     for _ in 1..ATTEMPTS_MAX {
@@ -193,11 +207,11 @@ where
 
 async fn attempt<F, T, E>(pool: &AnyPool, work: F) -> Result<T, E>
 where
-    F: for<'c> FnOnce(&'c mut Connection) -> Work<'c, T, E>,
+    F: for<'c> FnOnce(Entry<'c>) -> Work<'c, T, E>,
     E: From<DatabaseError>,
 {
     let mut transaction = pool.begin().await.map_err(DatabaseError::from)?;
-    let done = work(&mut transaction).await?;
+    let done = work(Entry::from(&mut *transaction)).await?;
     transaction.commit().await.map_err(DatabaseError::from)?;
     Ok(done)
 }

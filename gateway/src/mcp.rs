@@ -31,7 +31,7 @@ use serde_json::{Map, Value};
 
 pub use self::bridge::Bridge;
 pub use self::service::RAW_METHODS;
-use self::wire::Era;
+use self::wire::{Asker, Era, RawHandler};
 use crate::access::Principal;
 use crate::hand::HandName;
 use crate::serve::Gateway;
@@ -146,8 +146,8 @@ impl Face {
         info.instructions.clone_from(&catalogue.instructions);
     }
 
-    fn by(view: &View, context: &RequestContext<RoleServer>) -> By {
-        By { principal: view.principal.to_string(), client: client_name(context), via: Via::Mcp }
+    fn by(view: &View, asker: &Asker) -> By {
+        By { principal: view.principal.to_string(), client: client_name(asker), via: Via::Mcp }
     }
 }
 
@@ -157,8 +157,8 @@ pub fn input_schema(gateway: &Gateway, view: &View, tool: &str) -> Option<Arc<Ma
 }
 
 /// `name/version` as the client calls itself, in at most [`CLIENT_NAME_MAX`] characters.
-fn client_name(context: &RequestContext<RoleServer>) -> Option<String> {
-    let info = context.client_info()?;
+fn client_name(asker: &Asker) -> Option<String> {
+    let info = asker.client.as_ref()?;
     let name = format!("{}/{}", info.name, info.version);
     Some(name.chars().filter(|c| !c.is_control()).take(CLIENT_NAME_MAX).collect())
 }
@@ -166,9 +166,9 @@ fn client_name(context: &RequestContext<RoleServer>) -> Option<String> {
 /// Longest client name that is kept, in characters.
 const CLIENT_NAME_MAX: usize = 128;
 
-/// The era of a request that rmcp has accepted.
-fn era_of(context: &RequestContext<RoleServer>) -> Era {
-    let modern = context.protocol_version().is_some_and(|version| !version.has_initialize());
+/// The era of a request that was accepted.
+fn era_of(asker: &Asker) -> Era {
+    let modern = asker.protocol_version().is_some_and(|version| !version.has_initialize());
     if modern { Era::Modern } else { Era::Legacy }
 }
 
@@ -211,7 +211,7 @@ impl ServerHandler for Face {
         request: CustomRequest,
         context: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
-        self.answer(request, &context).await
+        self.answer(request, &context.into()).await
     }
 
     fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
@@ -240,6 +240,12 @@ impl ServerHandler for Face {
         self.view(&context.extensions)?;
         self.unfollow_resource(&request.uri);
         Ok(())
+    }
+}
+
+impl RawHandler for Face {
+    async fn answer_raw(&self, request: CustomRequest, asker: Asker) -> Result<CustomResult, ErrorData> {
+        self.answer(request, &asker).await
     }
 }
 

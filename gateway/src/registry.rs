@@ -203,7 +203,7 @@ impl Registry {
     }
 
     /// The hand and tool that clients call `full_name`.
-    pub fn resolve(&self, full_name: &str) -> Option<(Arc<Registered>, hands::Tool)> {
+    pub fn resolve(&self, full_name: &str) -> Option<(Arc<Registered>, Arc<hands::Tool>)> {
         let hand = self.owner(full_name)?;
         let tool = hand.offer().named(full_name)?.clone();
         Some((hand, tool))

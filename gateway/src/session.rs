@@ -250,7 +250,7 @@ impl Sessions {
                 move |connection| {
                     Box::pin(async move {
                         insert(connection, id, &owner, called.as_ref(), limit).await?;
-                        first.append(connection).await?;
+                        first.append(&mut *connection).await?;
                         let told = list_topic(&owner);
                         database::notify(connection, dialect, &told, 0).await.map_err(DatabaseError::from)?;
                         by_id(connection, id).await
@@ -335,7 +335,7 @@ impl Sessions {
                 move |connection| {
                     Box::pin(async move {
                         // Holds the session's row, so that no call is opened meanwhile.
-                        archival.append(connection).await?;
+                        archival.append(&mut *connection).await?;
                         refuse_while_running(connection, id).await?;
                         sqlx::query("update session set status = 'archived' where id = $1")
                             .bind(id.to_string())

@@ -192,7 +192,7 @@ pub struct Tool {
     /// What it does, for the model. Under 2 KB.
     pub description: String,
     /// JSON Schema (2020-12) of the arguments, an object.
-    pub input_schema: Map<String, Value>,
+    pub input_schema: Arc<Map<String, Value>>,
     /// Promises about its effects.
     pub effects: Effects,
     /// Its definition as an MCP server gave it, to be shown whole. None for the kinds of hand that are ours.

@@ -11,6 +11,7 @@ mod script;
 mod write;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -247,7 +248,7 @@ pub(crate) fn tool(
     Tool {
         name: name.to_owned(),
         description,
-        input_schema: Map::from_iter(schema),
+        input_schema: Arc::new(Map::from_iter(schema)),
         effects,
         definition: None,
     }

@@ -339,7 +339,9 @@ fn tool(definition: &Arc<Object>) -> Option<Tool> {
     Some(Tool {
         name: text("name")?.to_owned(),
         description: description[..end].to_owned(),
-        input_schema: definition.get("inputSchema").and_then(Value::as_object).cloned().unwrap_or_default(),
+        input_schema: Arc::new(
+            definition.get("inputSchema").and_then(Value::as_object).cloned().unwrap_or_default(),
+        ),
         effects: match (hint("readOnlyHint"), hint("destructiveHint")) {
             (Some(true), _) => Effects::ReadOnly,
             (_, Some(false)) => Effects::Additive,

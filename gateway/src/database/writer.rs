@@ -1,7 +1,8 @@
 //! Group commit for SQLite: one task owns the only connection that writes.
 //!
 //! Whatever waits when a transaction begins is committed together, each piece of work inside a savepoint of its
-//! own: one that fails is rolled back alone. Nobody is told "done" before the common `commit` has returned, and
+//! own: one that fails is rolled back alone. What begins and ends transactions and savepoints goes to `SQLite` with the
+//! statements behind it, so that a piece of work that is a script takes one way there. Nobody is told "done" before the common `commit` has returned, and
 //! when that fails, everybody in the group is told so.
 
 use std::panic::AssertUnwindSafe;
@@ -14,12 +15,15 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::open::SqliteFile;
+use super::script::{Entry, Opening};
 use super::{Connection, DatabaseError, Work};
 
 /// Most writes that wait; further ones wait to be let in.
 const QUEUE_MAX: usize = 1_024;
 /// Most writes in one transaction.
 const GROUP_MAX: usize = 64;
+/// How a transaction begins: as the only one that writes.
+const BEGIN: &str = "begin immediate";
 
 /// The way in to the writer task.
 pub(super) struct Queue {
@@ -39,7 +43,7 @@ impl Queue {
     /// Runs `work` in one of the next transactions.
     pub(super) async fn run<F, T, E, A>(&self, work: F, committed: A) -> Result<T, E>
     where
-        F: for<'c> FnOnce(&'c mut Connection) -> Work<'c, T, E> + Send + 'static,
+        F: for<'c> FnOnce(Entry<'c>) -> Work<'c, T, E> + Send + 'static,
         T: Send + 'static,
         E: From<DatabaseError> + Send + 'static,
         A: FnOnce(&T) + Send + 'static,
@@ -111,21 +115,34 @@ async fn commit_on(
 
 /// One transaction for the whole group. An error is everybody's: nothing of the group was kept.
 async fn commit(connection: &mut AnyConnection, group: &mut [Box<dyn Job>]) -> Result<(), DatabaseError> {
-    let mut transaction = connection.begin_with("begin immediate").await?;
-    if let [alone] = group {
-        if alone.run(&mut transaction).await == Ran::Failed {
-            return Ok(transaction.rollback().await?);
+    let alone = group.len() == 1;
+    let mut opening = Opening::default();
+    opening.push(BEGIN);
+    for job in group {
+        if !alone {
+            opening.push("savepoint job");
         }
-    } else {
-        for job in group {
-            let mut savepoint = transaction.begin().await?;
-            match job.run(&mut savepoint).await {
-                Ran::Done => savepoint.commit().await?,
-                Ran::Failed => savepoint.rollback().await?,
+        let ran = job.run(connection, &mut opening).await;
+        opening.check()?;
+        match (ran, alone) {
+            (Ran::Done, true) => {}
+            (Ran::Done, false) => opening.push("release job"),
+            // It did not come so far as to begin.
+            (Ran::Failed, true) if opening.waits_for(BEGIN) => return Ok(()),
+            (Ran::Failed, true) => {
+                opening.push("rollback");
+                return opening.send(connection).await;
+            }
+            (Ran::Failed, false) => {
+                // Alone: when it fails, the transaction has ended, and a savepoint would begin another.
+                opening.push("rollback to job");
+                opening.push("release job");
+                opening.send(connection).await?;
             }
         }
     }
-    Ok(transaction.commit().await?)
+    opening.push("commit");
+    opening.send(connection).await
 }
 
 /// What became of a job, before its transaction is committed.
@@ -137,8 +154,8 @@ enum Ran {
 
 /// A piece of work whose types the task does not know.
 trait Job: Send {
-    /// Runs it and keeps its outcome.
-    fn run<'c>(&'c mut self, connection: &'c mut Connection) -> BoxFuture<'c, Ran>;
+    /// Runs it, behind what opens its part of the transaction, and keeps its outcome.
+    fn run<'c>(&'c mut self, connection: &'c mut Connection, opening: &'c mut Opening) -> BoxFuture<'c, Ran>;
     /// Tells the caller: its own failure, else that of the transaction, else that it is done.
     fn answer(&mut self, transaction: Result<(), DatabaseError>);
 }
@@ -152,17 +169,17 @@ struct Asked<F, T, E, A> {
 
 impl<F, T, E, A> Job for Asked<F, T, E, A>
 where
-    F: for<'c> FnOnce(&'c mut Connection) -> Work<'c, T, E> + Send + 'static,
+    F: for<'c> FnOnce(Entry<'c>) -> Work<'c, T, E> + Send + 'static,
     T: Send + 'static,
     E: From<DatabaseError> + Send + 'static,
     A: FnOnce(&T) + Send + 'static,
 {
-    fn run<'c>(&'c mut self, connection: &'c mut Connection) -> BoxFuture<'c, Ran> {
+    fn run<'c>(&'c mut self, connection: &'c mut Connection, opening: &'c mut Opening) -> BoxFuture<'c, Ran> {
         let work = self.work.take();
         Box::pin(async move {
             let Some(work) = work else { return Ran::Failed };
             // A panic is the caller's, not that of everybody else in the queue.
-            let outcome = AssertUnwindSafe(async { work(connection).await })
+            let outcome = AssertUnwindSafe(async { work(Entry::new(connection, opening)).await })
                 .catch_unwind()
                 .await
                 .unwrap_or_else(|_| Err(DatabaseError::Panicked.into()));

@@ -28,7 +28,7 @@ const ROOM_MAX: Duration = Duration::from_mins(5);
 /// Where a call goes.
 pub(super) enum Route {
     /// To a hand.
-    Hand(Arc<Registered>, Tool),
+    Hand(Arc<Registered>, Arc<Tool>),
     /// To the session's own log.
     Recall,
     /// There is no such tool.
@@ -76,10 +76,10 @@ impl Harness {
     pub(super) fn definitions(&self) -> Vec<ToolDefinition> {
         let of_hand = |hand: Arc<Registered>| {
             let tools = hand.tools();
-            let define = |tool: &Tool| ToolDefinition {
+            let define = |tool: &Arc<Tool>| ToolDefinition {
                 name: hand.full_name(tool),
                 description: tool.description.clone(),
-                input_schema: tool.input_schema.clone(),
+                input_schema: (*tool.input_schema).clone(),
             };
             tools.iter().map(define).collect::<Vec<_>>()
         };

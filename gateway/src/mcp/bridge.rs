@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use hands::mcp::{Caller, Object};
 use rmcp::ErrorData;
+use rmcp::service::Peer;
 use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -29,7 +30,7 @@ use super::results::{Cached, finish};
 use super::service::Asked;
 use super::wire::Era;
 use crate::hand::HandName;
-use crate::session::{SessionError, SessionId};
+use crate::session::{LogError, SessionError, SessionId, SessionStatus};
 
 /// What concerns client and gateway alone begins so in `_meta`.
 const RESERVED: [&str; 2] = ["io.modelcontextprotocol/", "manyhands/"];
@@ -80,7 +81,7 @@ pub(super) fn digest(value: &impl Serialize) -> [u8; 32] {
 impl Face {
     /// What a hand may know of who asks.
     pub(super) fn caller(&self, asked: &Asked<'_>) -> Caller {
-        let meta = &asked.context.meta.0.0;
+        let meta = &asked.asker.meta.0.0;
         let log_level = match asked.era {
             Era::Modern => meta.get(LOG_LEVEL).and_then(Value::as_str).map(str::to_owned),
             Era::Legacy => Some(self.log_level()),
@@ -112,24 +113,31 @@ impl Face {
 
     /// The session that a request is for, made when there is none of its name.
     pub(super) async fn session_for(&self, asked: &Asked<'_>) -> Result<SessionId, SessionError> {
-        let by = Self::by(&asked.view, asked.context);
-        Ok(self.gateway.sessions.open(&asked.view.principal, &asked.view.session, &by).await?.id)
+        Ok(self.known_session_for(asked).await?.0)
     }
 
-    /// The same for what leaves no trace in its log: quickly, and never one that is archived.
+    /// The same for what leaves no trace in its log, which would refuse it: never one that is archived.
     pub(super) async fn active_session_for(&self, asked: &Asked<'_>) -> Result<SessionId, SessionError> {
-        let by = || Self::by(&asked.view, asked.context);
+        match self.known_session_for(asked).await? {
+            (id, SessionStatus::Active) => Ok(id),
+            (_, SessionStatus::Archived) => Err(SessionError::Log(LogError::Archived)),
+        }
+    }
+
+    async fn known_session_for(&self, asked: &Asked<'_>) -> Result<(SessionId, SessionStatus), SessionError> {
+        let by = || Self::by(&asked.view, asked.asker);
         let (principal, session) = (&asked.view.principal, &asked.view.session);
-        self.gateway.mcp.known.active(&self.gateway.sessions, principal, session, by).await
+        self.gateway.mcp.known.open(&self.gateway.sessions, principal, session, by).await
     }
 }
 
 /// The capabilities that the client declared: with this request, or for its session.
 pub(super) fn capabilities(asked: &Asked<'_>) -> Object {
     let declared = match asked.era {
-        Era::Modern => asked.context.meta.0.0.get(CAPABILITIES).cloned(),
+        Era::Modern => asked.asker.meta.0.0.get(CAPABILITIES).cloned(),
         Era::Legacy => {
-            asked.context.peer.peer_info().and_then(|info| serde_json::to_value(&info.capabilities).ok())
+            let info = asked.asker.session().and_then(Peer::peer_info);
+            info.and_then(|info| serde_json::to_value(&info.capabilities).ok())
         }
     };
     match declared {

@@ -260,7 +260,7 @@ struct Teller {
 /// What a hand offers, as lists show it.
 struct Offered {
     hand: HandName,
-    tools: Arc<Vec<Tool>>,
+    tools: Arc<Vec<Arc<Tool>>>,
     prompts: Arc<Vec<Arc<Object>>>,
     catalogue: Option<Arc<Catalogue>>,
 }

@@ -47,7 +47,7 @@ impl Face {
             tools.extend(session_tools::TOOLS.iter().map(|tool| Value::Object(object(tool))));
         }
         for hand in self.in_view(&asked.view)? {
-            let named = |tool: &hands::Tool| match asked.view.hands {
+            let named = |tool: &Arc<hands::Tool>| match asked.view.hands {
                 HandsInView::All => shown(&hand, tool, hand.full_name(tool), Uris::Shown, asked.era),
                 HandsInView::One(_) => shown(&hand, tool, tool.name.clone(), Uris::Own, asked.era),
             };
@@ -232,7 +232,7 @@ fn shown(hand: &Registered, tool: &hands::Tool, name: String, uris: Uris, era: E
         Effects::Additive => ToolAnnotations::new().read_only(false).destructive(false),
         Effects::Destructive => ToolAnnotations::new().read_only(false).destructive(true),
     };
-    let mut shown = Tool::new(name, tool.description.clone(), Arc::new(tool.input_schema.clone()))
+    let mut shown = Tool::new(name, tool.description.clone(), tool.input_schema.clone())
         .with_annotations(annotations.open_world(false));
     // Claude Code would otherwise show the model nothing but the names.
     let always = json!({"anthropic/alwaysLoad": true});

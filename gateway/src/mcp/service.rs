@@ -2,12 +2,11 @@
 //! some of it.
 
 use hands::mcp::Object;
+use rmcp::ErrorData;
 use rmcp::model::{CustomRequest, CustomResult, ErrorCode};
-use rmcp::service::RequestContext;
-use rmcp::{ErrorData, RoleServer};
 use serde_json::Value;
 
-use super::wire::{Era, RawMethods};
+use super::wire::{Asker, Era, RawMethods};
 use super::{Face, View, era_of};
 
 /// The methods that come here.
@@ -32,7 +31,7 @@ pub(super) struct Asked<'a> {
     pub(super) era: Era,
     /// Its params without `_meta`.
     pub(super) params: Object,
-    pub(super) context: &'a RequestContext<RoleServer>,
+    pub(super) asker: &'a Asker,
 }
 
 impl Asked<'_> {
@@ -47,14 +46,14 @@ impl Face {
     pub(super) async fn answer(
         &self,
         request: CustomRequest,
-        context: &RequestContext<RoleServer>,
+        asker: &Asker,
     ) -> Result<CustomResult, ErrorData> {
-        let view = self.view(&context.extensions)?;
+        let view = self.view(&asker.extensions)?;
         let params = match request.params {
             Some(Value::Object(params)) => params,
             _ => Object::new(),
         };
-        let asked = Asked { view, era: era_of(context), params, context };
+        let asked = Asked { view, era: era_of(asker), params, asker };
         let result = match request.method.as_str() {
             "tools/call" => self.call(asked).await,
             "tools/list" => self.tools(&asked),

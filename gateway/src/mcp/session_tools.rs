@@ -6,9 +6,8 @@ mod hands;
 
 use std::sync::{Arc, LazyLock};
 
+use rmcp::ErrorData;
 use rmcp::model::{CallToolResult, MetaObject, Tool, ToolAnnotations};
-use rmcp::service::RequestContext;
-use rmcp::{ErrorData, RoleServer};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -175,23 +174,37 @@ fn tool(
 type Answered = (Value, Option<SessionId>);
 
 impl Face {
-    pub(super) async fn session_tool(
+    /// Calls a session tool, on a task of its own: what it does is done whole, also when nobody waits for it any more.
+    pub(super) async fn session_tool_whole(
+        &self,
+        view: &View,
+        name: String,
+        arguments: Map<String, Value>,
+        by: By,
+    ) -> Result<CallToolResult, ErrorData> {
+        let (face, view) = (self.clone(), view.clone());
+        let doing = async move { face.session_tool(&view, &name, arguments, by).await };
+        let failed = |_| Err(ErrorData::internal_error("the tool failed inside the gateway", None));
+        self.gateway.tasks.spawn(doing).await.unwrap_or_else(failed)
+    }
+
+    async fn session_tool(
         &self,
         view: &View,
         name: &str,
         arguments: Map<String, Value>,
-        context: &RequestContext<RoleServer>,
+        by: By,
     ) -> Result<CallToolResult, ErrorData> {
         let answered = match name {
-            "session_create" => self.create(view, arguments, context).await,
+            "session_create" => self.create(view, arguments, by).await,
             "session_list" => self.list(view, arguments).await,
             "session_get" => self.get(view, arguments).await,
             "session_events" => self.events(view, arguments).await,
-            "session_emit" => self.emit(view, arguments, context).await?,
+            "session_emit" => self.emit(view, arguments, by).await?,
             "hand_list" => self.hands(view, arguments).await,
-            "hand_move" => self.move_hand(view, arguments, context).await,
-            "hand_checkpoint" => self.keep(view, arguments, context, Keeping::Checkpoint).await,
-            "hand_restore" => self.keep(view, arguments, context, Keeping::Restore).await,
+            "hand_move" => self.move_hand(view, arguments, by).await,
+            "hand_checkpoint" => self.keep(view, arguments, by, Keeping::Checkpoint).await,
+            "hand_restore" => self.keep(view, arguments, by, Keeping::Restore).await,
             _ => self.release(view, arguments).await,
         };
         // What a tool was told wrongly is its result: the model reads it and does better.
@@ -201,15 +214,9 @@ impl Face {
         })
     }
 
-    async fn create(
-        &self,
-        view: &View,
-        arguments: Map<String, Value>,
-        context: &RequestContext<RoleServer>,
-    ) -> Result<Answered, String> {
+    async fn create(&self, view: &View, arguments: Map<String, Value>, by: By) -> Result<Answered, String> {
         let wanted: Create = decode(arguments)?;
         let name = wanted.name.map(|name| name.parse::<SessionName>()).transpose().map_err(said)?;
-        let by = Self::by(view, context);
         let sessions = &self.gateway.sessions;
         let info = match name {
             Some(name) => sessions.open(&view.principal, &SessionRef::Name(name), &by).await,
@@ -261,7 +268,7 @@ impl Face {
         &self,
         view: &View,
         arguments: Map<String, Value>,
-        context: &RequestContext<RoleServer>,
+        by: By,
     ) -> Result<Result<Answered, String>, ErrorData> {
         let wanted: Emit = match decode(arguments) {
             Ok(wanted) => wanted,
@@ -274,7 +281,7 @@ impl Face {
             }
             Err(error) => return Ok(Err(error.to_string())),
         };
-        Ok(self.write(view, wanted.session, fields, Self::by(view, context)).await)
+        Ok(self.write(view, wanted.session, fields, by).await)
     }
 
     async fn write(

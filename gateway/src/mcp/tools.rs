@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use hands::mcp::Object;
+use rmcp::ErrorData;
 use rmcp::model::{CallToolResult, ContentBlock, Resource};
-use rmcp::service::RequestContext;
-use rmcp::{ErrorData, RoleServer};
 use serde_json::{Map, Value, json};
 
 use super::bridge::{Heard, Subject};
 use super::results::{Cached, finish, object, refusal, told};
 use super::service::Asked;
 use super::session_tools::missing;
+use super::wire::Asker;
 use super::{Face, HandsInView, View, bridge, session_tools};
 use crate::calls::{Answer, Ask, CallError, Replayed};
 use crate::error;
@@ -36,7 +36,7 @@ impl Face {
         };
         let (view, era) = (&asked.view, asked.era);
         if view.hands == HandsInView::All && session_tools::get(&name).is_some() {
-            let result = Box::pin(self.session_tool(view, &name, arguments, asked.context)).await?;
+            let result = self.session_tool_whole(view, name, arguments, Self::by(view, asked.asker)).await?;
             return Ok(told(&result, era));
         }
         let Some((hand, tool)) = find(&self.gateway, view, &name) else {
@@ -84,15 +84,15 @@ impl Face {
         asked: &Asked<'_>,
         session: SessionId,
         hand: &Arc<Registered>,
-        tool: hands::Tool,
+        tool: Arc<hands::Tool>,
         arguments: Object,
     ) -> Result<Result<crate::calls::Ticket, CallError>, ErrorData> {
         let key = match hand.config.logged() {
-            Logged::Yes => key_of(&asked.view, asked.text("name"), &arguments, asked.context)?,
+            Logged::Yes => key_of(&asked.view, asked.text("name"), &arguments, asked.asker)?,
             Logged::No => None,
         };
         let ask = Ask {
-            by: Self::by(&asked.view, asked.context),
+            by: Self::by(&asked.view, asked.asker),
             principal: asked.view.principal.clone(),
             session,
             hand: hand.clone(),
@@ -133,7 +133,7 @@ impl Face {
 }
 
 /// The tool that `view` calls `name`, and its hand.
-fn find(gateway: &Gateway, view: &View, name: &str) -> Option<(Arc<Registered>, hands::Tool)> {
+fn find(gateway: &Gateway, view: &View, name: &str) -> Option<(Arc<Registered>, Arc<hands::Tool>)> {
     match &view.hands {
         HandsInView::All => gateway.registry.resolve(name),
         HandsInView::One(hand) => {
@@ -151,7 +151,7 @@ pub(super) fn input_schema(gateway: &Gateway, view: &View, name: &str) -> Option
     {
         return Some(tool.input_schema.clone());
     }
-    find(gateway, view, name).map(|(_, tool)| Arc::new(tool.input_schema))
+    find(gateway, view, name).map(|(_, tool)| tool.input_schema.clone())
 }
 
 /// The key by which a repeat of this call is recognised, with its principal in it. In the guard against re-sends
@@ -160,9 +160,9 @@ fn key_of(
     view: &View,
     tool: &str,
     arguments: &Map<String, Value>,
-    context: &RequestContext<RoleServer>,
+    asker: &Asker,
 ) -> Result<Option<CallKey>, ErrorData> {
-    let read = |name: &str| match context.meta.0.0.get(name) {
+    let read = |name: &str| match asker.meta.0.0.get(name) {
         None => Ok(None),
         Some(Value::String(key)) if !key.is_empty() && key.len() <= KEY_MAX => {
             Ok(Some(format!("{}/{key}", view.principal)))

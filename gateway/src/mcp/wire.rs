@@ -6,6 +6,7 @@
 
 mod body;
 mod caps;
+mod direct;
 mod early;
 mod envelope;
 mod headers;
@@ -30,8 +31,7 @@ use axum::body::{Body, HttpBody};
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Request, Response};
-use rmcp::ServerHandler;
-use rmcp::model::ClientJsonRpcMessage;
+use rmcp::model::{ClientJsonRpcMessage, ClientRequest, CustomRequest, JsonRpcRequest, RequestId};
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
@@ -39,6 +39,7 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use self::caps::Caps;
+pub use self::direct::{Asker, RawHandler};
 use self::early::Answer;
 use self::envelope::{Envelope, Id, Kind};
 pub(super) use self::headers::Era;
@@ -72,7 +73,8 @@ pub struct WireSettings {
     pub keep_alive: Duration,
     /// Where `Mcp-Param-*` headers are looked up. Default: no tool has any.
     pub input_schemas: InputSchemas,
-    /// The methods that the handler answers in `on_custom_request`, as JSON. Default: none.
+    /// The methods that the handler answers as JSON: in the stateless era by [`RawHandler`], in a session in
+    /// `on_custom_request`. Default: none.
     pub raw_methods: RawMethods,
 }
 
@@ -103,7 +105,7 @@ impl Default for WireSettings {
 /// listening streams apart, so that whoever shuts down can let them end first.
 ///
 /// The handler must not implement `get_tool`: rmcp would compare integers in `Mcp-Param-*` headers as text.
-pub fn service<H: ServerHandler>(
+pub fn service<H: RawHandler>(
     factory: impl Fn() -> H + Send + Sync + 'static,
     settings: WireSettings,
     cancel: &CancellationToken,
@@ -114,7 +116,7 @@ pub fn service<H: ServerHandler>(
 }
 
 /// The same with a handler that is made for a request of the stateless era, or for a session: then there is none yet.
-pub fn service_for<H: ServerHandler>(
+pub fn service_for<H: RawHandler>(
     factory: impl Fn(Option<&Parts>) -> H + Send + Sync + 'static,
     settings: WireSettings,
     cancel: &CancellationToken,
@@ -155,7 +157,7 @@ impl<H> Clone for Guarded<H> {
     }
 }
 
-impl<H: ServerHandler> tower::Service<Request<Body>> for Guarded<H> {
+impl<H: RawHandler> tower::Service<Request<Body>> for Guarded<H> {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -185,6 +187,10 @@ impl<H: ServerHandler> tower::Service<Request<Body>> for Guarded<H> {
                     let handler = factory(Some(&parts));
                     Box::pin(modern::answer(handler, *message, *parts, guard.serving()))
                 }
+                To::Direct(request, id, parts) => {
+                    let handler = factory(Some(&parts));
+                    Box::pin(direct::answer(handler, *request, id, *parts, guard.serving()))
+                }
                 To::Session(id, message) => {
                     Box::pin(async move { guard.sessions.answered(&id, *message).await })
                 }
@@ -212,7 +218,9 @@ struct Guard {
 enum To {
     /// To rmcp's HTTP half: sessions, and what is no POST.
     Rmcp(Box<Request<Body>>),
-    /// To a handler of its own.
+    /// To a handler of its own, which answers it as JSON.
+    Direct(Box<CustomRequest>, RequestId, Box<Parts>),
+    /// To a handler of its own, through rmcp's loop.
     Handler(Box<ClientJsonRpcMessage>, Box<Parts>),
     /// It answers a request of ours in this session.
     Session(String, Box<ClientJsonRpcMessage>),
@@ -293,7 +301,16 @@ impl Guard {
             {
                 To::Nobody(refused)
             }
-            (Era::Modern, Kind::Request(_), _) => To::Handler(read()?, Box::new(parts)),
+            (Era::Modern, Kind::Request(_), _) => match *read()? {
+                ClientJsonRpcMessage::Request(JsonRpcRequest {
+                    request: ClientRequest::CustomRequest(request),
+                    id,
+                    ..
+                }) if self.settings.raw_methods.contains(&&*request.method) => {
+                    To::Direct(Box::new(request), id, Box::new(parts))
+                }
+                message => To::Handler(Box::new(message), Box::new(parts)),
+            },
             (Era::Modern, Kind::Notification, _) => To::Nobody(Box::new(modern::accepted())),
             (Era::Modern, Kind::Response, _) => {
                 let why = "stateless server does not accept JSON-RPC responses";

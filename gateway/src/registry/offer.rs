@@ -19,7 +19,7 @@ use crate::hand::HandName;
 #[derive(Default)]
 pub(super) struct Offer {
     of: Option<Arc<Catalogue>>,
-    pub(super) tools: Arc<Vec<Tool>>,
+    pub(super) tools: Arc<Vec<Arc<Tool>>>,
     pub(super) prompts: Arc<Vec<Arc<Object>>>,
     /// What could not be offered, a sentence each.
     pub(super) refused: Vec<String>,
@@ -51,12 +51,12 @@ impl Offer {
     }
 
     /// The tool of that own name.
-    pub(super) fn tool(&self, own: &str) -> Option<&Tool> {
+    pub(super) fn tool(&self, own: &str) -> Option<&Arc<Tool>> {
         self.tools.get(*self.by_own.get(own)?)
     }
 
     /// The tool that clients of the whole gateway call so.
-    pub(super) fn named(&self, full: &str) -> Option<&Tool> {
+    pub(super) fn named(&self, full: &str) -> Option<&Arc<Tool>> {
         self.tools.get(*self.by_full.get(full)?)
     }
 
@@ -67,7 +67,7 @@ impl Offer {
 
     fn take_tools(&mut self, hand: &HandName, mut tools: Vec<Tool>) {
         tools.sort_by(|a, b| a.name.cmp(&b.name));
-        let mut kept = Vec::<Tool>::with_capacity(tools.len());
+        let mut kept = Vec::<Arc<Tool>>::with_capacity(tools.len());
         for tool in tools {
             match self.by_full.entry(names::full(hand, &tool.name)) {
                 Entry::Occupied(taken) => {
@@ -77,7 +77,7 @@ impl Offer {
                 Entry::Vacant(free) => {
                     free.insert(kept.len());
                     self.by_own.insert(tool.name.clone(), kept.len());
-                    kept.push(tool);
+                    kept.push(Arc::new(tool));
                 }
             }
         }
@@ -127,7 +127,9 @@ fn tool(definition: &Arc<Object>) -> Option<Tool> {
     Some(Tool {
         name: text("name")?.to_owned(),
         description: text("description").unwrap_or_default().to_owned(),
-        input_schema: schema.unwrap_or_else(|| Object::from_iter([("type".to_owned(), json!("object"))])),
+        input_schema: Arc::new(
+            schema.unwrap_or_else(|| Object::from_iter([("type".to_owned(), json!("object"))])),
+        ),
         effects,
         definition: Some(definition.clone()),
     })

@@ -51,12 +51,12 @@ impl Registered {
     }
 
     /// Its tools that clients can call, in order of their names. An MCP server's change while it is registered.
-    pub fn tools(&self) -> Arc<Vec<Tool>> {
+    pub fn tools(&self) -> Arc<Vec<Arc<Tool>>> {
         self.offer().tools.clone()
     }
 
     /// Its tool of that name.
-    pub fn tool(&self, name: &str) -> Option<Tool> {
+    pub fn tool(&self, name: &str) -> Option<Arc<Tool>> {
         self.offer().tool(name).cloned()
     }
 

@@ -2,37 +2,24 @@
 //! looks through all sessions for the few that are not asleep.
 
 use super::row::{NewRow, Wakes};
-use super::{LogError, Seq, SessionError, SessionId, SessionInfo, Sessions, info};
-use crate::database::{self, Connection, DatabaseError, Dialect, Subscription};
+use super::{Seq, SessionError, SessionId, SessionInfo, Sessions, info};
+use crate::database::{DatabaseError, Statement, Subscription};
 
 /// What the signal is called that a session has woken.
 pub(super) const TOPIC: &str = "awake";
 /// Most sessions that one look finds.
 const LOOK_MAX: i64 = 256;
 
-/// Within the transaction of an append.
-pub(super) async fn put(
-    connection: &mut Connection,
-    dialect: Dialect,
-    session: &str,
-    last: Seq,
-    rows: &[NewRow],
-) -> Result<(), LogError> {
+/// For the script of an append. `place` is where session `$1` then ends.
+pub(super) fn put(session: &str, place: &str, rows: &[NewRow]) -> Statement {
     let in_any_case = i64::from(rows.iter().any(|row| row.wakes == Wakes::Loop));
-    sqlx::query(
-        "insert into awake (session, seq) select cast($1 as text), cast($2 as bigint)
-         where cast($3 as bigint) = 1
+    let text = format!(
+        "insert into awake (session, seq) select cast($1 as text), {place}
+         where cast($2 as bigint) = 1
              or exists (select 1 from event where session = $1 and type = 'session.status_running')
-         on conflict (session) do update set seq = excluded.seq",
-    )
-    .bind(session.to_owned())
-    .bind(last.0)
-    .bind(in_any_case)
-    .execute(&mut *connection)
-    .await
-    .map_err(DatabaseError::from)?;
-    database::notify(connection, dialect, TOPIC, last.0).await.map_err(DatabaseError::from)?;
-    Ok(())
+         on conflict (session) do update set seq = excluded.seq"
+    );
+    Statement::new(text).bind(session).bind(in_any_case)
 }
 
 impl Sessions {

@@ -36,7 +36,8 @@ impl Sessions {
                 move |connection| {
                     Box::pin(async move {
                         let done = before(connection).await?;
-                        let ends = (one.append(connection).await?, other.append(connection).await?);
+                        let ends =
+                            (one.append(&mut *connection).await?, other.append(&mut *connection).await?);
                         Ok::<_, E>((done, ends))
                     })
                 },

@@ -9,14 +9,15 @@ use std::fmt::Write as _;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use async_trait::async_trait;
-use sqlx::AssertSqlSafe;
 
 use super::awake;
 use super::row::{CallChange, InstanceChange, NewRow, Wakes, column};
 use super::turns::Turns;
 use super::{At, Event, EventLog, Held, LogError, NewEvent, Seq, SessionId, Slice};
 use crate::clock;
-use crate::database::{self, Connection, Database, DatabaseError, Dialect, Signals};
+use crate::database::{
+    self, Connection, Database, DatabaseError, Dialect, Entry, Signals, Statement, Stopped,
+};
 
 /// Rows in one `insert`; each binds eleven values of SQLite's 32 766.
 const INSERT_ROWS_MAX: usize = 64;
@@ -31,6 +32,8 @@ pub struct Statements {
     pub end: &'static str,
     /// The same, if the log ends at `$5`.
     pub after: &'static str,
+    /// Where session `$1` ends, once the places are taken.
+    pub place: &'static str,
     /// A row, if lease `$1` still has epoch `$2`, which then can't change until the commit.
     pub held: &'static str,
 }
@@ -43,6 +46,7 @@ impl Statements {
                 where id = $1 and status = 'active' returning last_seq",
             after: "update session set last_seq = last_seq + $2, bytes = bytes + $3, updated_at = $4
                 where id = $1 and status = 'active' and last_seq = $5 returning last_seq",
+            place: "(select last_seq from session where id = $1)",
             held: match dialect {
                 // One transaction writes at a time: nothing to lock.
                 Dialect::Sqlite => "select 1 from lease where subject = $1 and epoch = $2",
@@ -107,8 +111,8 @@ impl EventLog for SqlLog {
         let (signals, topic, wakes) =
             (Arc::clone(self.database.signals()), batch.topic.clone(), batch.wakes());
         self.database
-            .write_then(
-                move |connection| Box::pin(async move { batch.append(connection).await }),
+            .enter_then(
+                move |entry| Box::pin(async move { batch.append(entry).await }),
                 move |last: &Seq| {
                     signals.publish(&topic, last.0);
                     if wakes {
@@ -141,18 +145,43 @@ pub(super) struct Batch {
     dialect: Dialect,
 }
 
+/// What a statement of an append is for.
+#[derive(Debug)]
+enum Step {
+    /// This lease must be held.
+    Held(String),
+    /// Moves the session's end behind the new events.
+    Places,
+    Events,
+    OpenCall,
+    Instance,
+    Awake,
+}
+
 impl Batch {
-    /// Appends within the transaction of `connection`. Whoever commits it publishes the place on the topic.
-    pub(super) async fn append(&self, connection: &mut Connection) -> Result<Seq, LogError> {
-        self.check_held(connection).await?;
+    /// Appends within a transaction. Whoever commits it publishes the place on the topic.
+    pub(super) async fn append(&self, entry: impl Into<Entry<'_>>) -> Result<Seq, LogError> {
         let now = format!("{:.6}", clock::now());
-        let last = self.take_places(connection, &now).await?;
-        self.insert(connection, &now, last).await?;
-        self.change_open_calls(connection).await?;
-        self.change_instances(connection).await?;
+        let (steps, statements): (Vec<Step>, Vec<Statement>) = self.steps(&now).into_iter().unzip();
+        let (connection, ran) = entry.into().run(&statements).await;
+        let done = match ran {
+            Ok(done) => done,
+            Err(Stopped::Unopened(error)) => return Err(error.into()),
+            Err(Stopped::Refused(at)) => return Err(self.refused(&steps[at], connection).await),
+            Err(Stopped::Failed(at, error)) => {
+                return Err(match steps[at] {
+                    Step::Events => insert_failure(error),
+                    _ => DatabaseError::from(error).into(),
+                });
+            }
+        };
+        let places = steps.iter().position(|step| matches!(step, Step::Places));
+        let row = places.and_then(|at| done[at].row.as_ref()).ok_or(LogError::NoSession)?;
+        let last = Seq(column(row, "last_seq")?);
         database::notify(connection, self.dialect, &self.topic, last.0).await.map_err(DatabaseError::from)?;
         if self.wakes() {
-            awake::put(connection, self.dialect, &self.session, last, &self.rows).await?;
+            let told = database::notify(connection, self.dialect, awake::TOPIC, last.0).await;
+            told.map_err(DatabaseError::from)?;
         }
         Ok(last)
     }
@@ -162,46 +191,56 @@ impl Batch {
         self.rows.iter().any(|row| row.wakes != Wakes::Nobody)
     }
 
-    /// Before the session's row is locked: leases come first everywhere, so that nobody waits in a circle.
-    async fn check_held(&self, connection: &mut Connection) -> Result<(), LogError> {
-        let (At::Held(leases) | At::HeldAfter(leases, _)) = &self.at else { return Ok(()) };
-        let mut leases: Vec<&Held> = leases.iter().collect();
-        leases.sort_by(|a, b| a.subject.cmp(&b.subject));
-        for lease in leases {
-            let held = sqlx::query(self.statements.held)
-                .bind(lease.subject.clone())
-                .bind(lease.epoch)
-                .fetch_optional(&mut *connection)
-                .await
-                .map_err(DatabaseError::from)?;
-            if held.is_none() {
-                // A session that is gone has no leases; say that it is gone.
-                return Err(match self.refusal(connection).await {
-                    LogError::Conflict => LogError::Fenced(lease.subject.clone()),
-                    other => other,
-                });
-            }
+    /// In the order that decides which refusal is told. Leases come before the session's row is locked, here and
+    /// everywhere, so that nobody waits in a circle.
+    fn steps(&self, now: &str) -> Vec<(Step, Statement)> {
+        let mut steps = Vec::new();
+        self.check_held(&mut steps);
+        steps.push((Step::Places, self.take_places(now)));
+        self.insert(now, &mut steps);
+        self.change_open_calls(&mut steps);
+        self.change_instances(&mut steps);
+        if self.wakes() {
+            let awake = awake::put(&self.session, self.statements.place, &self.rows);
+            steps.push((Step::Awake, awake));
         }
-        Ok(())
+        steps
     }
 
-    /// Moves the session's end behind the new events, and returns it.
-    async fn take_places(&self, connection: &mut Connection, now: &str) -> Result<Seq, LogError> {
-        let statement = match self.at {
-            At::End | At::Held(_) => self.statements.end,
-            At::After(_) | At::HeldAfter(..) => self.statements.after,
+    fn check_held(&self, steps: &mut Vec<(Step, Statement)>) {
+        let (At::Held(leases) | At::HeldAfter(leases, _)) = &self.at else { return };
+        let mut leases: Vec<&Held> = leases.iter().collect();
+        leases.sort_by(|a, b| a.subject.cmp(&b.subject));
+        for Held { subject, epoch } in leases {
+            let held = Statement::new(self.statements.held).bind(subject.as_str()).bind(*epoch).needs_row();
+            steps.push((Step::Held(subject.clone()), held));
+        }
+    }
+
+    fn take_places(&self, now: &str) -> Statement {
+        let (text, after) = match self.at {
+            At::End | At::Held(_) => (self.statements.end, None),
+            At::After(seq) | At::HeldAfter(_, seq) => (self.statements.after, Some(seq)),
         };
-        let mut query = sqlx::query(statement)
-            .bind(self.session.clone())
+        let statement = Statement::new(text)
+            .bind(self.session.as_str())
             .bind(i64::try_from(self.rows.len()).unwrap_or(i64::MAX))
             .bind(self.rows.iter().map(|row| row.size).sum::<i64>())
-            .bind(now.to_owned());
-        if let At::After(seq) | At::HeldAfter(_, seq) = self.at {
-            query = query.bind(seq.0);
+            .bind(now)
+            .needs_row();
+        match after {
+            Some(seq) => statement.bind(seq.0),
+            None => statement,
         }
-        match query.fetch_optional(&mut *connection).await.map_err(DatabaseError::from)? {
-            Some(row) => Ok(Seq(column(&row, "last_seq")?)),
-            None => Err(self.refusal(connection).await),
+    }
+
+    /// Why a statement was refused.
+    async fn refused(&self, step: &Step, connection: &mut Connection) -> LogError {
+        match (step, self.refusal(connection).await) {
+            (Step::Instance, _) => LogError::InstanceGone,
+            // A session that is gone has no leases; say that it is gone.
+            (Step::Held(subject), LogError::Conflict) => LogError::Fenced(subject.clone()),
+            (_, other) => other,
         }
     }
 
@@ -221,72 +260,66 @@ impl Batch {
         }
     }
 
-    async fn insert(&self, connection: &mut Connection, now: &str, last: Seq) -> Result<(), LogError> {
-        let mut seq = last.0 - i64::try_from(self.rows.len()).unwrap_or(i64::MAX);
+    fn insert(&self, now: &str, steps: &mut Vec<(Step, Statement)>) {
+        let mut ahead = i64::try_from(self.rows.len()).unwrap_or(i64::MAX);
         for rows in self.rows.chunks(INSERT_ROWS_MAX) {
-            let mut query = sqlx::query(AssertSqlSafe(insert_text(rows.len())))
-                // A prepared statement for each small number of rows, which is what calls write.
-                .persistent(rows.len() <= 4)
-                .bind(self.session.clone())
-                .bind(now.to_owned());
+            let text = insert_text(self.statements.place, rows.len());
+            let mut statement = Statement::new(text).bind(self.session.as_str()).bind(now);
             for row in rows {
-                seq += 1;
-                query = query
-                    .bind(seq)
-                    .bind(row.id.clone())
-                    .bind(row.kind.clone())
+                ahead -= 1;
+                statement = statement
+                    .bind(ahead)
+                    .bind(row.id.as_str())
+                    .bind(row.kind.as_str())
                     .bind(row.tool_use_id.clone())
                     .bind(row.call_key.clone())
                     .bind(row.resend_key.clone())
                     .bind(row.output_id.clone())
                     .bind(row.size)
-                    .bind(row.by.clone())
-                    .bind(row.body.clone())
+                    .bind(row.by.as_str())
+                    .bind(row.body.as_str())
                     .bind(row.private.clone());
             }
-            query.execute(&mut *connection).await.map_err(insert_failure)?;
+            steps.push((Step::Events, statement));
         }
-        Ok(())
     }
 
     /// Keeps the index of open calls in step with the log.
-    async fn change_open_calls(&self, connection: &mut Connection) -> Result<(), LogError> {
+    fn change_open_calls(&self, steps: &mut Vec<(Step, Statement)>) {
         for (call, change) in open_calls(&self.rows, &self.node) {
-            let query = match change {
-                Some((node, started)) => sqlx::query(
+            let statement = match change {
+                Some((node, started)) => Statement::new(
                     "insert into open_call (session, tool_use_id, node, started) values ($1, $2, $3, $4)
                      on conflict (session, tool_use_id) do update set node = excluded.node, started = excluded.started",
                 )
-                .bind(self.session.clone())
-                .bind(call.to_owned())
-                .bind(node.to_owned())
+                .bind(self.session.as_str())
+                .bind(call)
+                .bind(node)
                 .bind(started),
-                None => sqlx::query("delete from open_call where session = $1 and tool_use_id = $2")
-                    .bind(self.session.clone())
-                    .bind(call.to_owned()),
+                None => Statement::new("delete from open_call where session = $1 and tool_use_id = $2")
+                    .bind(self.session.as_str())
+                    .bind(call),
             };
-            query.execute(&mut *connection).await.map_err(DatabaseError::from)?;
+            steps.push((Step::OpenCall, statement));
         }
-        Ok(())
     }
 
     /// Keeps the index of instances in step with the log, which says once that an instance is gone.
-    async fn change_instances(&self, connection: &mut Connection) -> Result<(), LogError> {
+    fn change_instances(&self, steps: &mut Vec<(Step, Statement)>) {
         for row in &self.rows {
-            let (text, instance, is_end) = match &row.instance {
+            let statement = match &row.instance {
                 InstanceChange::None => continue,
-                InstanceChange::There(id) => ("update instance set lost = 0 where id = $1", id, false),
+                InstanceChange::There(id) => {
+                    Statement::new("update instance set lost = 0 where id = $1").bind(id.as_str())
+                }
                 InstanceChange::Gone(id) => {
-                    ("update instance set lost = 1 where id = $1 and lost = 0", id, true)
+                    Statement::new("update instance set lost = 1 where id = $1 and lost = 0")
+                        .bind(id.as_str())
+                        .needs_change()
                 }
             };
-            let query = sqlx::query(text).bind(instance.clone());
-            let changed = query.execute(&mut *connection).await.map_err(DatabaseError::from)?;
-            if is_end && changed.rows_affected() == 0 {
-                return Err(LogError::InstanceGone);
-            }
+            steps.push((Step::Instance, statement));
         }
-        Ok(())
     }
 }
 
@@ -310,16 +343,19 @@ fn open_calls<'a>(rows: &'a [NewRow], node: &'a str) -> BTreeMap<&'a str, Option
     calls
 }
 
-fn insert_text(rows: usize) -> String {
+/// `place` is where the log ends with the new events; each knows how many of them come behind it.
+fn insert_text(place: &str, rows: usize) -> String {
     let mut text =
         "insert into event (session, at, seq, id, type, tool_use_id, call_key, resend_key, output_id, \
                     size, by, body, private) values "
             .to_owned();
     for row in 0..rows {
-        text.push_str(if row == 0 { "($1, $2" } else { ", ($1, $2" });
-        for place in 0..11 {
-            // Writing to a string does not fail.
-            write!(text, ", ${}", 3 + row * 11 + place).ok();
+        let first = 3 + row * 11;
+        let comma = if row == 0 { "" } else { ", " };
+        // Writing to a string does not fail.
+        write!(text, "{comma}($1, $2, {place} - ${first}").unwrap_or_default();
+        for value in first + 1..first + 11 {
+            write!(text, ", ${value}").unwrap_or_default();
         }
         text.push(')');
     }

@@ -1,5 +1,6 @@
 //! The tools of an emulator.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -101,7 +102,7 @@ fn tool(name: &str, description: String, effects: Effects, required: &[&str], pr
         ("required".to_owned(), required.into()),
         ("additionalProperties".to_owned(), false.into()),
     ];
-    let input_schema = Map::from_iter(schema);
+    let input_schema = Arc::new(Map::from_iter(schema));
     Tool { name: name.to_owned(), description, input_schema, effects, definition: None }
 }
 

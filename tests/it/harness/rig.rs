@@ -43,7 +43,7 @@ impl Diary {
         Tool {
             name: name.to_owned(),
             description: "Writes.".to_owned(),
-            input_schema: schema,
+            input_schema: schema.into(),
             effects,
             definition: None,
         }

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use gateway::database::Database;
 use gateway::session::{
-    At, Body, EVENT_BYTES_MAX, EventLog, LogError, NewEvent, Seq, SessionId, SessionStatus,
+    At, Body, EVENT_BYTES_MAX, EventLog, Held, LogError, NewEvent, Seq, SessionId, SessionStatus, Work,
 };
 use tokio::task::JoinSet;
 
@@ -16,6 +16,8 @@ on_both!(
     after_is_compared,
     one_of_racing_comparers_wins,
     all_or_nothing,
+    what_is_refused_leaves_what_is_beside_it,
+    the_first_refusal_is_told,
     what_does_not_fit_is_refused,
     an_unknown_session_is_none,
     an_archived_session_is_read_only,
@@ -117,6 +119,64 @@ async fn all_or_nothing(store: &Store) -> Result<()> {
     let refused = store.log.append(id, At::End, &[twice, super::ended(call.id)]).await;
     ensure_refused(&refused, |error| matches!(error, LogError::Settled))?;
     ensure_holds(store, id, &[call.id, outcome.id]).await
+}
+
+/// Appends that wait together are committed together, also where some of them are refused, early or late.
+async fn what_is_refused_leaves_what_is_beside_it(store: &Store) -> Result<()> {
+    let id = store.session().await?.id;
+    let call = super::used();
+    store.log.append(id, At::End, &[call.clone(), super::ended(call.id)]).await?;
+    let mut writers = JoinSet::new();
+    for n in 0..48 {
+        let (log, call) = (store.log.clone(), call.id);
+        writers.spawn(async move {
+            let event = said("kept");
+            let (at, events) = match n % 3 {
+                0 => (At::End, vec![event.clone()]),
+                1 => (At::After(Seq(1)), vec![event.clone()]),
+                _ => (At::End, vec![event.clone(), super::ended(call)]),
+            };
+            (n % 3, event.id, log.append(id, at, &events).await)
+        });
+    }
+    let mut kept = Vec::new();
+    for (kind, event, outcome) in writers.join_all().await {
+        match kind {
+            0 => kept.push((outcome?, event)),
+            1 => ensure_refused(&outcome, |error| matches!(error, LogError::Conflict))?,
+            _ => ensure_refused(&outcome, |error| matches!(error, LogError::Settled))?,
+        }
+    }
+    kept.sort_unstable();
+    let all = store.all(id).await?;
+    let held: Vec<_> = all.iter().skip(3).map(|event| (event.seq, event.id)).collect();
+    ensure!(held == kept, "the log holds {held:?}, not {kept:?}");
+    Ok(())
+}
+
+/// A lease before the session, the session before the call, the call before the instance.
+async fn the_first_refusal_is_told(store: &Store) -> Result<()> {
+    let session = store.session().await?;
+    let id = session.id;
+    let call = super::used();
+    store.log.append(id, At::End, &[call.clone(), super::ended(call.id)]).await?;
+    let lost = Body::HandLost { hand: "sandbox".into(), instance: "inst_none".into(), work: Work::Kept };
+    let lost = NewEvent::of(by(), &lost);
+    let all = [super::ended(call.id), lost.clone()];
+    let unheld = || At::Held(vec![Held { subject: format!("hand/{id}/sandbox"), epoch: 1 }]);
+    let refused = store.log.append(id, unheld(), &all).await;
+    ensure_refused(&refused, |error| matches!(error, LogError::Fenced(_)))?;
+    let refused = store.log.append(id, At::After(Seq(1)), &all).await;
+    ensure_refused(&refused, |error| matches!(error, LogError::Conflict))?;
+    let refused = store.log.append(id, At::End, &all).await;
+    ensure_refused(&refused, |error| matches!(error, LogError::Settled))?;
+    let refused = store.log.append(id, At::End, &[said("before"), lost]).await;
+    ensure_refused(&refused, |error| matches!(error, LogError::InstanceGone))?;
+    store.sessions.archive(&session, &by()).await?;
+    let refused = store.log.append(id, unheld(), &all).await;
+    ensure_refused(&refused, |error| matches!(error, LogError::Archived))?;
+    ensure!(store.all(id).await?.len() == 4, "what was refused left nothing");
+    Ok(())
 }
 
 async fn what_does_not_fit_is_refused(store: &Store) -> Result<()> {

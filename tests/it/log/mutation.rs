@@ -59,6 +59,8 @@ async fn the_contract_notices_an_end_that_is_not_locked() -> Result<()> {
         statements.end = "with moved as (update session set bytes = bytes where false)
             select (select coalesce(max(seq), 0) from event where session = $1) + $2 as last_seq
             where $3 >= 0 and $4 <> ''";
+        // One event at a time is appended there.
+        statements.place = "(select coalesce(max(seq), 0) + 1 from event where session = $1)";
     });
     ensure!(writers_to_the_end_never_conflict(&broken).await.is_err());
     Ok(())

@@ -191,7 +191,7 @@ async fn a_catalogue_outlives_a_start(store: &Store) -> Result<()> {
     let (hand, tool) = second.registry.resolve(&names[1]).context("the tool")?;
     ensure!(hand.name.as_str() == "db" && tool.name == "run.it", "{tool:?}");
     // As the server gave it, whole.
-    ensure!(tool.definition.context("a definition")?["odd"] == json!([1]));
+    ensure!(tool.definition.as_ref().context("a definition")?["odd"] == json!([1]));
     let prompt = hand.full_prompt_name("ask me");
     ensure!(second.registry.resolve_prompt(&prompt).context("the prompt")?.1 == "ask me");
     ensure!(second.registry.resolve("db__gone").is_none() && second.registry.resolve("x__a").is_none());

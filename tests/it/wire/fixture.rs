@@ -12,7 +12,7 @@ use axum::Router;
 use axum::extract::Request as HttpRequest;
 use axum::middleware::{self, Next};
 use gateway::access::Principal;
-use gateway::mcp::wire::{self, WireSettings};
+use gateway::mcp::wire::{self, RawHandler, WireSettings};
 use http::StatusCode;
 use http::request::Parts;
 use rmcp::model::{
@@ -222,6 +222,9 @@ fn schema(tool: &str) -> Option<Arc<Map<String, Value>>> {
 pub(super) struct Server {
     pub(super) seen: Arc<Seen>,
 }
+
+/// It answers nothing as JSON.
+impl RawHandler for Server {}
 
 impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {

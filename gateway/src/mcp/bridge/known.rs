@@ -1,5 +1,5 @@
-//! Which session a name stands for, remembered as long as nothing about the principal's sessions changes: a call of a
-//! hand without a log needs no other look into the database.
+//! Which session a name stands for, remembered as long as nothing about the principal's sessions changes: a call needs
+//! no look into the database for it.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -35,24 +35,24 @@ enum Look {
 }
 
 impl Known {
-    /// The session, made when there is none of its name. Refuses one that can't be written to.
-    pub(super) async fn active(
+    /// The session, made when there is none of its name, and whether it can be written to. One that has just been archived
+    /// or deleted in another process may be taken for active: then its log refuses.
+    pub(super) async fn open(
         &self,
         sessions: &Sessions,
         principal: &Principal,
         wanted: &SessionRef,
         by: impl FnOnce() -> By,
-    ) -> Result<SessionId, SessionError> {
+    ) -> Result<(SessionId, SessionStatus), SessionError> {
         let forgotten = match self.look(sessions, principal, wanted) {
-            Look::Known(id) => return Ok(id),
+            Look::Known(id) => return Ok((id, SessionStatus::Active)),
             Look::Unknown(forgotten) => forgotten,
         };
         let SessionInfo { id, status, .. } = sessions.open(principal, wanted, &by()).await?;
-        if status == SessionStatus::Archived {
-            return Err(SessionError::Log(crate::session::LogError::Archived));
+        if status == SessionStatus::Active {
+            self.learn(principal, wanted, id, forgotten);
         }
-        self.learn(principal, wanted, id, forgotten);
-        Ok(id)
+        Ok((id, status))
     }
 
     fn look(&self, sessions: &Sessions, principal: &Principal, wanted: &SessionRef) -> Look {

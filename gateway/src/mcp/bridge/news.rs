@@ -6,18 +6,16 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use hands::mcp::{Notice, Object, Unasked};
-use rmcp::RoleServer;
 use rmcp::model::{
-    CustomNotification, MetaObject, NotificationMetaObject, ProgressNotificationParam, ProgressToken,
-    ServerNotification,
+    CustomNotification, MetaObject, NotificationMetaObject, ProgressNotification, ProgressNotificationParam,
+    ProgressToken, ServerNotification,
 };
-use rmcp::service::RequestContext;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::super::Face;
 use super::super::service::Asked;
-use super::super::wire::{About, Era};
+use super::super::wire::{About, Asker, Era};
 use super::parked::Retried;
 use super::{Subject, ask, capabilities};
 use crate::calls::{Answer, CallError, News, Question, Ticket};
@@ -67,13 +65,13 @@ impl Face {
             // A re-send of a call that waits already: the first answer may have been lost.
             return Ok(self.park(ticket, question, asked, subject));
         }
-        let context = asked.context;
-        let mut reporter = Reporter::new(context);
+        let asker = asked.asker;
+        let mut reporter = Reporter::new(asker);
         let mut asking = FuturesUnordered::new();
         loop {
             tokio::select! {
                 biased;
-                () = context.ct.cancelled() => return Err(CallError::Cancelled),
+                () = asker.gone.cancelled() => return Err(CallError::Cancelled),
                 () = tokio::time::sleep_until(reporter.due()) => reporter.report().await,
                 Some((question, answers)) = asking.next(), if !asking.is_empty() => {
                     let question: Question = question;
@@ -86,13 +84,13 @@ impl Face {
                     News::Question(question) => {
                         match ask::incapable(&question.asked, &capabilities(asked)) {
                             Some(missing) => question.answer(Err(Unasked::Incapable(missing))),
-                            None if asked.era == Era::Modern => {
-                                return Ok(self.park(ticket, question, asked, subject));
-                            }
-                            None => asking.push(async {
-                                let answers = ask::put(&context.peer, &question.asked).await;
-                                (question, answers)
-                            }),
+                            None => match asker.session().filter(|_| asked.era == Era::Legacy) {
+                                None => return Ok(self.park(ticket, question, asked, subject)),
+                                Some(session) => asking.push(async {
+                                    let answers = ask::put(session, &question.asked).await;
+                                    (question, answers)
+                                }),
+                            },
                         }
                     }
                     News::Ended(end) => return end.map(Heard::Answer),
@@ -109,7 +107,7 @@ impl Face {
 
 /// Sends progress and log messages: progress strictly increasing, not too seldom, never after the result.
 struct Reporter<'a> {
-    context: &'a RequestContext<RoleServer>,
+    asker: &'a Asker,
     token: Option<ProgressToken>,
     sent: Option<f64>,
     /// How far one sign of life goes.
@@ -121,18 +119,10 @@ struct Reporter<'a> {
 }
 
 impl<'a> Reporter<'a> {
-    fn new(context: &'a RequestContext<RoleServer>) -> Self {
-        let token = context.meta.get_progress_token();
+    fn new(asker: &'a Asker) -> Self {
+        let token = asker.meta.get_progress_token();
         // The first output goes out at once.
-        Self {
-            context,
-            token,
-            sent: None,
-            step: 1.0,
-            last: Instant::now(),
-            said: None,
-            waiting: String::new(),
-        }
+        Self { asker, token, sent: None, step: 1.0, last: Instant::now(), said: None, waiting: String::new() }
     }
 
     fn due(&self) -> Instant {
@@ -163,8 +153,7 @@ impl<'a> Reporter<'a> {
             None => "still running".to_owned(),
         });
         self.sent = Some(progress);
-        // A client that is gone is noticed by its cancellation.
-        let _ = self.context.peer.notify_progress(news).await;
+        self.asker.tell(progressed(news)).await;
     }
 
     async fn notice(&mut self, notice: &Notice) {
@@ -173,9 +162,8 @@ impl<'a> Reporter<'a> {
             Notice::Log(params) => {
                 let params = Some(Value::Object(params.clone()));
                 let mut message = CustomNotification::new("notifications/message", params);
-                message.extensions.insert(About(self.context.id.clone()));
-                let message = ServerNotification::CustomNotification(message);
-                let _ = self.context.peer.send_notification(message).await;
+                message.extensions.insert(About(self.asker.id.clone()));
+                self.asker.tell(ServerNotification::CustomNotification(message)).await;
             }
         }
     }
@@ -196,6 +184,10 @@ impl<'a> Reporter<'a> {
         }
         self.sent = Some(progress);
         self.last = Instant::now();
-        let _ = self.context.peer.notify_progress(news).await;
+        self.asker.tell(progressed(news)).await;
     }
+}
+
+fn progressed(news: ProgressNotificationParam) -> ServerNotification {
+    ServerNotification::ProgressNotification(ProgressNotification::new(news))
 }

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use rmcp::RoleServer;
 use rmcp::model::Tool;
-use rmcp::service::RequestContext;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -12,6 +10,7 @@ use super::{Answered, Face, Reads, View, decode, said, tool};
 use crate::calls::RunningCalls;
 use crate::leases::{Keeping, LeaseError, Move};
 use crate::registry::Registered;
+use crate::session::By;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -92,13 +91,12 @@ impl Face {
         &self,
         view: &View,
         arguments: Map<String, Value>,
-        context: &RequestContext<RoleServer>,
+        by: By,
     ) -> Result<Answered, String> {
         let wanted: MoveTo = decode(arguments)?;
         let from = self.session_of(view, wanted.session).await?;
         let to = self.session_of(view, Some(wanted.to_session)).await?;
         let hand = self.hand(&wanted.hand)?;
-        let by = Self::by(view, context);
         let (calls, name, target) = (self.gateway.calls.clone(), hand.name.clone(), to.id);
         let moving = Move { from, to, hand, by };
         // On a task of its own: what is half moved would be nobody's.
@@ -119,13 +117,13 @@ impl Face {
         &self,
         view: &View,
         arguments: Map<String, Value>,
-        context: &RequestContext<RoleServer>,
+        by: By,
         keeping: Keeping,
     ) -> Result<Answered, String> {
         let wanted: Keep = decode(arguments)?;
         let info = self.session_of(view, wanted.session).await?;
         let hand = self.hand(&wanted.hand)?;
-        let (leases, by, id) = (self.gateway.leases.clone(), Self::by(view, context), info.id);
+        let (leases, id) = (self.gateway.leases.clone(), info.id);
         let did = match keeping {
             Keeping::Checkpoint => "checkpointed",
             Keeping::Restore => "restored",

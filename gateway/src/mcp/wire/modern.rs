@@ -2,7 +2,7 @@
 //! answer.
 //!
 //! rmcp's own HTTP half decodes into types that forget what they do not know, so that this one hands requests to
-//! rmcp's loop itself.
+//! rmcp's loop itself. Those that a handler answers as JSON do without the loop (`direct`).
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -14,7 +14,8 @@ use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::request::Parts;
 use http::{Response, StatusCode};
 use rmcp::model::{
-    ClientJsonRpcMessage, ErrorCode, GetExtensions as _, GetMeta as _, ProtocolVersion, ServerJsonRpcMessage,
+    ClientJsonRpcMessage, ErrorCode, GetExtensions as _, GetMeta as _, ProtocolVersion, RequestId,
+    RequestMetaObject, ServerJsonRpcMessage,
 };
 use rmcp::service::serve_directly_with_ct;
 use rmcp::transport::OneshotTransport;
@@ -75,13 +76,8 @@ pub(super) async fn answer<H: ServerHandler>(
     serving: Serving,
 ) -> Response<Body> {
     let ClientJsonRpcMessage::Request(request) = &mut message else { return accepted() };
-    let missing = request.request.get_meta().missing_required_keys(&ProtocolVersion::V_2026_07_28);
-    if !missing.is_empty() {
-        let missing = missing.join(", ");
-        let hint = format!("request _meta is missing or has malformed required fields: {missing}");
-        let error = ErrorData::invalid_params(hint, None);
-        let answer = ServerJsonRpcMessage::error(error, Some(request.id.clone()));
-        return json(&answer, StatusCode::BAD_REQUEST);
+    if let Some(refused) = incomplete(request.request.get_meta(), &request.id) {
+        return refused;
     }
     request.request.extensions_mut().insert(parts);
     let (transport, mut answers) = OneshotTransport::<RoleServer>::new(message);
@@ -94,16 +90,32 @@ pub(super) async fn answer<H: ServerHandler>(
         () = serving.cancel.cancelled() => None,
     };
     match first {
-        None => plain(StatusCode::INTERNAL_SERVER_ERROR, "the request was not answered"),
-        Some(answer @ (ServerJsonRpcMessage::Response(_) | ServerJsonRpcMessage::Error(_))) => {
-            let status = status(&answer);
-            json(&answer, status)
-        }
+        None => unanswered(),
+        Some(answer @ (ServerJsonRpcMessage::Response(_) | ServerJsonRpcMessage::Error(_))) => json(&answer),
         Some(first) => {
             let Serving { keep_alive, cancel, .. } = serving;
             events(Events { first: Some(first), answers, keep_alive, cancel, _gone: gone })
         }
     }
+}
+
+/// Refuses a request that does not say what each must say in this era.
+pub(super) fn incomplete(meta: &RequestMetaObject, id: &RequestId) -> Option<Response<Body>> {
+    let missing = meta.missing_required_keys(&ProtocolVersion::V_2026_07_28);
+    if missing.is_empty() {
+        return None;
+    }
+    let missing = missing.join(", ");
+    let hint = format!("request _meta is missing or has malformed required fields: {missing}");
+    let error = ErrorData::invalid_params(hint, None);
+    let mut refused = json(&ServerJsonRpcMessage::error(error, Some(id.clone())));
+    *refused.status_mut() = StatusCode::BAD_REQUEST;
+    Some(refused)
+}
+
+/// The answer to what is broken off.
+pub(super) fn unanswered() -> Response<Body> {
+    plain(StatusCode::INTERNAL_SERVER_ERROR, "the request was not answered")
 }
 
 /// The HTTP status of an answer (2026-07-28, basic/transports/streamable-http).
@@ -118,12 +130,13 @@ fn status(answer: &ServerJsonRpcMessage) -> StatusCode {
     }
 }
 
-fn json(answer: &ServerJsonRpcMessage, status: StatusCode) -> Response<Body> {
+/// An answer without news before it.
+pub(super) fn json(answer: &ServerJsonRpcMessage) -> Response<Body> {
     let Ok(body) = serde_json::to_vec(answer) else {
         return plain(StatusCode::INTERNAL_SERVER_ERROR, "the answer can't be written");
     };
     let mut response = Response::new(Body::from(body));
-    *response.status_mut() = status;
+    *response.status_mut() = status(answer);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
     response
 }
@@ -147,11 +160,16 @@ impl Events {
                 () = self.cancel.cancelled() => return None,
             },
         };
-        let mut event = b"data: ".to_vec();
-        serde_json::to_writer(&mut event, &message).ok()?;
-        event.extend_from_slice(b"\n\n");
-        Some(event.into())
+        event(&message)
     }
+}
+
+/// A message as an event.
+pub(super) fn event(message: &ServerJsonRpcMessage) -> Option<Bytes> {
+    let mut event = b"data: ".to_vec();
+    serde_json::to_writer(&mut event, message).ok()?;
+    event.extend_from_slice(b"\n\n");
+    Some(event.into())
 }
 
 fn events(events: Events) -> Response<Body> {
