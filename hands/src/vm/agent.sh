@@ -97,7 +97,11 @@ request() {
       ;;
     run)
       exec 7< "$box/$2/in"
-      start "$2" "$3" "$4" 3>&- 6>&- <&7 7<&- &
+      # With `exec`: a redirection of a command of the shell's own keeps what it closes open elsewhere.
+      (
+        exec 3>&- 6>&- <&7 7<&-
+        start "$2" "$3" "$4"
+      ) &
       exec 7<&- 4< "$box/$2/out"
       echo ok >&3
       ;;
