@@ -188,6 +188,11 @@ impl Inner {
     /// Lets go of a hand that was taken over, so that another can be had. A session that was taken over is another's.
     async fn fenced(&self, running: &Running, in_use: &InUse, error: LogError) -> Result<(), CallError> {
         match &error {
+            // Another call has found it dead between our look and our append.
+            LogError::InstanceGone => {
+                self.leases.drop_lost(in_use).await;
+                Ok(())
+            }
             LogError::Fenced(subject)
                 if running.ask.turn.as_ref().is_none_or(|turn| turn.waker.subject != *subject) =>
             {

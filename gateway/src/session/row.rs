@@ -52,6 +52,8 @@ pub(super) enum Wakes {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum InstanceChange {
     None,
+    /// It is used, and must not be gone.
+    Used(String),
     There(String),
     Gone(String),
 }
@@ -157,6 +159,7 @@ fn instance_change(event: &NewEvent) -> InstanceChange {
     let instance = || event.fields.get("instance").and_then(Value::as_str).unwrap_or_default().to_owned();
     match event.kind() {
         "hand.provisioned" => InstanceChange::There(instance()),
+        "hand.call_started" => InstanceChange::Used(instance()),
         "hand.lost" | "hand.released" => InstanceChange::Gone(instance()),
         _ => InstanceChange::None,
     }

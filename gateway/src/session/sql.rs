@@ -309,6 +309,12 @@ impl Batch {
         for row in &self.rows {
             let statement = match &row.instance {
                 InstanceChange::None => continue,
+                // The log says once that an instance is gone: nothing begins in it from then on.
+                InstanceChange::Used(id) => Statement::new(
+                    "select 1 where not exists (select 1 from instance where id = $1 and lost = 1)",
+                )
+                .bind(id.as_str())
+                .needs_row(),
                 InstanceChange::There(id) => {
                     Statement::new("update instance set lost = 0 where id = $1").bind(id.as_str())
                 }

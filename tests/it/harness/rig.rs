@@ -67,7 +67,8 @@ impl Hand for Diary {
         let text = call.arguments.get("text").and_then(Value::as_str).unwrap_or_default();
         let written = std::fs::OpenOptions::new().create(true).append(true).open(file);
         written
-            .and_then(|mut file| writeln!(file, "{text}"))
+            // In one piece: calls beside this one write into the same file.
+            .and_then(|mut file| file.write_all(format!("{text}\n").as_bytes()))
             .map_err(|source| HandError::Io { doing: "writing", source })?;
         tokio::select! {
             () = tokio::time::sleep(self.pause) => Ok(Outcome::ok(format!("noted {text}"))),

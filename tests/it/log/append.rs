@@ -18,6 +18,7 @@ on_both!(
     all_or_nothing,
     what_is_refused_leaves_what_is_beside_it,
     the_first_refusal_is_told,
+    nothing_starts_in_an_instance_that_the_log_says_is_gone,
     what_does_not_fit_is_refused,
     an_unknown_session_is_none,
     an_archived_session_is_read_only,
@@ -175,6 +176,24 @@ async fn the_first_refusal_is_told(store: &Store) -> Result<()> {
     store.sessions.archive(&session, &by()).await?;
     let refused = store.log.append(id, unheld(), &all).await;
     ensure_refused(&refused, |error| matches!(error, LogError::Archived))?;
+    ensure!(store.all(id).await?.len() == 4, "what was refused left nothing");
+    Ok(())
+}
+
+async fn nothing_starts_in_an_instance_that_the_log_says_is_gone(store: &Store) -> Result<()> {
+    let id = store.session().await?.id;
+    let row = "insert into instance (id, session, hand, kind, node, lost, created_at)
+        values ('inst_1', $1, 'sandbox', 'sandbox', 'node_b', 0, '2026-11-30T00:00:00Z')";
+    store.execute(row, id).await?;
+    let call = || {
+        let call = super::used();
+        [call.clone(), super::started(call.id)]
+    };
+    store.log.append(id, At::End, &call()).await?;
+    let lost = Body::HandLost { hand: "sandbox".into(), instance: "inst_1".into(), work: Work::Kept };
+    store.log.append(id, At::End, &[NewEvent::of(by(), &lost)]).await?;
+    let refused = store.log.append(id, At::End, &call()).await;
+    ensure_refused(&refused, |error| matches!(error, LogError::InstanceGone))?;
     ensure!(store.all(id).await?.len() == 4, "what was refused left nothing");
     Ok(())
 }
