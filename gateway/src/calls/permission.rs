@@ -13,7 +13,7 @@ use super::{CallError, Inner, Running};
 use crate::hand::Permission;
 use crate::registry::Registered;
 use crate::session::{
-    self, At, Confirmation, Event, EventId, Likeness, LogError, NewEvent, SessionError, SessionId, Word, Yes,
+    self, At, Confirmation, EventId, Likeness, LogError, NewEvent, SessionError, SessionId, Word, Yes,
 };
 
 /// What the only question of a call is called.
@@ -50,7 +50,7 @@ impl Inner {
         // On the command line, or through the client: whichever comes first.
         tokio::select! {
             word = self.word_of(running, call) => Ok(cleared(word?)),
-            said = self.put_to_client(running, call) => said,
+            said = self.put_to_client(running, call, like) => said,
         }
     }
 
@@ -68,7 +68,12 @@ impl Inner {
     }
 
     /// Asks whoever sits behind the client.
-    async fn put_to_client(&self, running: &Running, call: EventId) -> Result<Cleared, CallError> {
+    async fn put_to_client(
+        &self,
+        running: &Running,
+        call: EventId,
+        like: Likeness,
+    ) -> Result<Cleared, CallError> {
         let answer = HandsEnd(Arc::clone(&running.line)).ask(question(running)).await;
         let action = answer.ok().and_then(|mut answers| answers.remove(QUESTION));
         let action = action.as_ref().and_then(|answer| answer.get("action")).and_then(Value::as_str);
@@ -78,7 +83,7 @@ impl Inner {
             // Nobody was asked, or nobody answered.
             _ => return Ok(Cleared::No(unasked(running.ask.session, call))),
         };
-        Ok(cleared(self.confirm(running, call, result).await?))
+        Ok(cleared(self.confirm(running, call, like, result).await?))
     }
 
     /// Writes a person's word, unless there is one.
@@ -86,18 +91,17 @@ impl Inner {
         &self,
         running: &Running,
         call: EventId,
+        like: Likeness,
         result: Confirmation,
     ) -> Result<Word, CallError> {
         let ask = &running.ask;
-        let gone = || CallError::from(SessionError::NoSession);
-        let asked: Event = self.sessions.in_question(ask.session, call).await?.ok_or_else(gone)?.asked;
-        let word = NewEvent::confirmation(ask.by.clone(), &asked, result, None);
+        let word = NewEvent::confirmation(ask.by.clone(), call, Some(like), result, None);
         match self.log.append(ask.session, At::End, &[word]).await {
             // Said elsewhere in the same moment: that counts.
             Ok(_) | Err(LogError::Settled) => {}
             Err(error) => return Err(error.into()),
         }
-        self.sessions.word(ask.session, call).await?.ok_or_else(gone)
+        self.sessions.word(ask.session, call).await?.ok_or_else(|| SessionError::NoSession.into())
     }
 }
 

@@ -93,9 +93,20 @@ impl Sessions {
 
     /// The `agent.tool_result` of a call, when it has one.
     pub async fn outcome(&self, id: SessionId, call: EventId) -> Result<Option<Event>, SessionError> {
+        self.of_call(id, call, "agent.tool_result").await
+    }
+
+    /// The event of this type that a call has at most one of.
+    pub(super) async fn of_call(
+        &self,
+        id: SessionId,
+        call: EventId,
+        kind: &'static str,
+    ) -> Result<Option<Event>, SessionError> {
+        // The type stands in the text: each has a unique index of its own.
         let text = format!(
             "select {COLUMNS} from event e
-             where e.session = $1 and e.tool_use_id = $2 and e.type = 'agent.tool_result'"
+             where e.session = $1 and e.tool_use_id = $2 and e.type = '{kind}'"
         );
         let row = sqlx::query(AssertSqlSafe(text))
             .bind(id.to_string())

@@ -47,6 +47,16 @@ impl Likeness {
         let arguments = serde_json::to_string(arguments).unwrap_or_default();
         Self(CallKey::Resend(format!("like {hand} {tool} {arguments}")))
     }
+
+    /// That of an `agent.tool_use`. None where the built-in loop asked: it waits for the answer to the very call.
+    pub fn of_event(asked: &Event) -> Option<Self> {
+        match (asked.by.via, asked.known()) {
+            (Via::Mcp | Via::Cli, Some(Body::ToolUse { hand, tool, input, .. })) => {
+                Some(Self::of(&hand.name, &tool, &input))
+            }
+            _ => None,
+        }
+    }
 }
 
 /// The call that a person speaks of, as the log has it.
@@ -59,18 +69,16 @@ pub struct InQuestion {
 }
 
 impl NewEvent {
-    /// A person's answer to a call. One of another brain than the built-in loop does not wait for it: then the next
-    /// call like it may use a yes.
-    pub fn confirmation(by: By, asked: &Event, result: Confirmation, deny_message: Option<String>) -> Self {
-        let body = Body::ToolConfirmation { tool_use_id: asked.id, result, deny_message };
-        let mut event = Self::of(by, &body);
-        event.key = match (asked.by.via, asked.known()) {
-            (Via::Mcp | Via::Cli, Some(Body::ToolUse { hand, tool, input, .. })) => {
-                Some(Likeness::of(&hand.name, &tool, &input).0)
-            }
-            _ => None,
-        };
-        event
+    /// A person's answer to a call. With a likeness, the next call like it may use a yes.
+    pub fn confirmation(
+        by: By,
+        call: EventId,
+        like: Option<Likeness>,
+        result: Confirmation,
+        deny_message: Option<String>,
+    ) -> Self {
+        let body = Body::ToolConfirmation { tool_use_id: call, result, deny_message };
+        Self { key: like.map(|like| like.0), ..Self::of(by, &body) }
     }
 }
 
@@ -96,18 +104,7 @@ impl Sessions {
 
     /// What a person said of a call.
     pub async fn word(&self, id: SessionId, call: EventId) -> Result<Option<Word>, SessionError> {
-        let text = format!(
-            "select {COLUMNS} from event e
-             where e.session = $1 and e.tool_use_id = $2 and e.type = 'user.tool_confirmation'"
-        );
-        let row = sqlx::query(AssertSqlSafe(text))
-            .bind(id.to_string())
-            .bind(call.to_string())
-            .fetch_optional(self.database.reader())
-            .await
-            .map_err(DatabaseError::from)?;
-        let Some(row) = row else { return Ok(None) };
-        let said = event(id, &row)?;
+        let Some(said) = self.of_call(id, call, "user.tool_confirmation").await? else { return Ok(None) };
         Ok(match said.known() {
             Some(Body::ToolConfirmation { result: Confirmation::Allow, .. }) => Some(Word::Yes(Yes(said.id))),
             Some(Body::ToolConfirmation { result: Confirmation::Deny, deny_message, .. }) => {

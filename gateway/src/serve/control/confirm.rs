@@ -12,7 +12,7 @@ use super::Refusal;
 use super::session::{Whose, find};
 use crate::serve::Gateway;
 use crate::session::{
-    At, Body, By, Confirmation, EventId, LogError, NewEvent, Permission, SessionError, Via,
+    At, Body, By, Confirmation, EventId, Likeness, LogError, NewEvent, Permission, SessionError, Via,
 };
 
 #[derive(Deserialize)]
@@ -46,7 +46,8 @@ pub(super) async fn confirm(
         return Err(Refusal::invalid("--message says why not: it goes with deny"));
     }
     let over = gateway.sessions.outcome(session.id, id).await?.is_some();
-    let word = NewEvent::confirmation(by, &found.asked, said.result, said.deny_message);
+    let like = Likeness::of_event(&found.asked);
+    let word = NewEvent::confirmation(by, id, like, said.result, said.deny_message);
     match gateway.sessions.append(&session, At::End, &[word]).await {
         Ok(_) => {}
         Err(SessionError::Log(LogError::Settled)) => return Err(answered()),
