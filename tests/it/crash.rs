@@ -5,5 +5,5 @@ pub(crate) mod client;
 mod faults;
 mod kill;
 mod shutdown;
-mod takeover;
+pub(crate) mod takeover;
 pub(crate) mod truth;

@@ -76,41 +76,28 @@ impl Sessions {
             CallKey::Forever(key) => ("call_key", key),
             CallKey::Resend(key) => ("resend_key", key),
         };
-        let text = format!(
-            "select {COLUMNS} from event e where e.session = $1 and e.{column} = $2 order by e.seq desc limit 1"
-        );
-        let asked = sqlx::query(AssertSqlSafe(text))
-            .bind(id.to_string())
-            .bind(digest(key))
-            .fetch_optional(self.database.reader())
-            .await
-            .map_err(DatabaseError::from)?;
-        let Some(row) = asked else { return Ok(None) };
-        let asked = event(id, &row)?;
+        let which = format!("e.{column} = $2 order by e.seq desc limit 1");
+        let Some(asked) = self.one_event(id, &which, digest(key)).await? else { return Ok(None) };
         let outcome = self.outcome(id, asked.id).await?;
         Ok(Some(KeyedCall { asked, outcome }))
     }
 
     /// The `agent.tool_result` of a call, when it has one.
     pub async fn outcome(&self, id: SessionId, call: EventId) -> Result<Option<Event>, SessionError> {
-        self.of_call(id, call, "agent.tool_result").await
+        self.one_event(id, "e.tool_use_id = $2 and e.type = 'agent.tool_result'", call.to_string()).await
     }
 
-    /// The event of this type that a call has at most one of.
-    pub(super) async fn of_call(
+    /// The event of a session that `which`, a condition on `$2`, finds by its indexes.
+    pub(super) async fn one_event(
         &self,
         id: SessionId,
-        call: EventId,
-        kind: &'static str,
+        which: &str,
+        value: String,
     ) -> Result<Option<Event>, SessionError> {
-        // The type stands in the text: each has a unique index of its own.
-        let text = format!(
-            "select {COLUMNS} from event e
-             where e.session = $1 and e.tool_use_id = $2 and e.type = '{kind}'"
-        );
+        let text = format!("select {COLUMNS} from event e where e.session = $1 and {which}");
         let row = sqlx::query(AssertSqlSafe(text))
             .bind(id.to_string())
-            .bind(call.to_string())
+            .bind(value)
             .fetch_optional(self.database.reader())
             .await
             .map_err(DatabaseError::from)?;

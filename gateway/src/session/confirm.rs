@@ -4,9 +4,8 @@
 //! its call, and the call that a yes lets run takes the yes as its key.
 
 use serde_json::{Map, Value};
-use sqlx::AssertSqlSafe;
 
-use super::row::{COLUMNS, column, digest, event};
+use super::row::{column, digest};
 use super::{
     Body, By, CallKey, Confirmation, Event, EventId, LogError, NewEvent, SessionError, SessionId, Sessions,
     Via,
@@ -89,22 +88,15 @@ impl Sessions {
         id: SessionId,
         call: EventId,
     ) -> Result<Option<InQuestion>, SessionError> {
-        let text = format!(
-            "select {COLUMNS} from event e where e.session = $1 and e.type = 'agent.tool_use' and e.id = $2"
-        );
-        let row = sqlx::query(AssertSqlSafe(text))
-            .bind(id.to_string())
-            .bind(call.to_string())
-            .fetch_optional(self.database.reader())
-            .await
-            .map_err(DatabaseError::from)?;
-        let Some(row) = row else { return Ok(None) };
-        Ok(Some(InQuestion { asked: event(id, &row)?, word: self.word(id, call).await? }))
+        let which = "e.type = 'agent.tool_use' and e.id = $2";
+        let Some(asked) = self.one_event(id, which, call.to_string()).await? else { return Ok(None) };
+        Ok(Some(InQuestion { asked, word: self.word(id, call).await? }))
     }
 
     /// What a person said of a call.
     pub async fn word(&self, id: SessionId, call: EventId) -> Result<Option<Word>, SessionError> {
-        let Some(said) = self.of_call(id, call, "user.tool_confirmation").await? else { return Ok(None) };
+        let which = "e.tool_use_id = $2 and e.type = 'user.tool_confirmation'";
+        let Some(said) = self.one_event(id, which, call.to_string()).await? else { return Ok(None) };
         Ok(match said.known() {
             Some(Body::ToolConfirmation { result: Confirmation::Allow, .. }) => Some(Word::Yes(Yes(said.id))),
             Some(Body::ToolConfirmation { result: Confirmation::Deny, deny_message, .. }) => {

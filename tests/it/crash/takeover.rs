@@ -12,9 +12,10 @@ use super::client::Client;
 use super::truth::{self, Reader, field, of, outcomes};
 
 /// Silence after which a process counts as dead, in these tests.
-const DEAD_AFTER: Duration = Duration::from_secs(1);
+pub(crate) const DEAD_AFTER: Duration = Duration::from_secs(1);
 
-fn on(database: &TestDatabase) -> Options {
+/// How a gateway on it is started.
+pub(crate) fn on(database: &TestDatabase) -> Options {
     Options::default()
         .env("MANYHANDS_DATABASE_URL", database.url())
         .env("MANYHANDS_NODES_HEARTBEAT_MS", "200")

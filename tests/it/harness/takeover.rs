@@ -10,17 +10,11 @@ use tests::postgres::{self, TestDatabase};
 use tokio_util::task::TaskTracker;
 
 use super::rig::{field, rests, said};
+use crate::crash::takeover::{self, DEAD_AFTER};
 use crate::crash::truth::{self, Reader, of};
 
-/// Silence after which a process counts as dead, in these tests.
-const DEAD_AFTER: Duration = Duration::from_secs(1);
-
 fn on(database: &TestDatabase) -> Options {
-    Options::default()
-        .env("MANYHANDS_DATABASE_URL", database.url())
-        .env("MANYHANDS_NODES_HEARTBEAT_MS", "200")
-        .env("MANYHANDS_NODES_DEAD_AFTER_MS", &DEAD_AFTER.as_millis().to_string())
-        .env("MANYHANDS_BRAIN_MODEL", "scripted/demo")
+    takeover::on(database).env("MANYHANDS_BRAIN_MODEL", "scripted/demo")
 }
 
 /// Two gateways, the first of which is at work on a session.
