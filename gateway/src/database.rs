@@ -11,6 +11,7 @@ mod listener;
 mod open;
 mod script;
 mod signals;
+mod sqlite;
 mod writer;
 
 use std::fmt;
@@ -23,8 +24,8 @@ use sqlx::{AnyConnection, AnyPool};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-pub use error::DatabaseError;
-pub use script::{Did, Entry, Statement, Stopped, Value};
+pub use error::{DatabaseError, Failure};
+pub use script::{Did, Script, Statement, Stopped, Value};
 pub use signals::{CHANNEL, Signals, Subscription, notify};
 
 /// The file of a SQLite database, in the data directory.
@@ -94,7 +95,8 @@ impl Database {
         let (reader, writer) = match config {
             DatabaseConfig::Directory(directory) => {
                 let opened = open::sqlite(&directory, SQLITE_READERS_MAX).await?;
-                (opened.reader, Writer::Sqlite(writer::Queue::start(opened.writer, opened.file, &tasks)))
+                let queue = writer::Queue::start(opened.writers, Arc::clone(&signals), &tasks)?;
+                (opened.reader, Writer::Sqlite(queue))
             }
             DatabaseConfig::Url(url) => {
                 let opened = open::postgres(&url, POSTGRES_READERS_MAX, POSTGRES_WRITERS_MAX).await?;
@@ -108,11 +110,29 @@ impl Database {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Runs `work` in a transaction and answers once that is durable, or rolled back because `work` failed.
+    /// Runs a script in a transaction and answers once that is durable, or rolled back because a statement stopped it.
     ///
-    /// On SQLite all writes go through one task that commits what is waiting together. On PostgreSQL each is a
-    /// transaction of its own, run again (hence `Clone`) when the server gives it up to resolve a conflict. A
-    /// caller that stops waiting does not undo what it asked for. `work` waits for nothing but the connection.
+    /// On SQLite all writes go through one thread that commits what is waiting together. On PostgreSQL each is a
+    /// transaction of its own, run again when the server gives it up to resolve a conflict. A caller that stops
+    /// waiting does not undo what it asked for. Whoever the script tells hears of it even if the caller is gone by then.
+    pub async fn run(&self, script: Script) -> Result<Vec<Did>, Stopped> {
+        match &self.inner.writer {
+            Writer::Sqlite(queue) => queue.script(script).await,
+            Writer::Postgres(pool) => {
+                let script = Arc::new(script);
+                let ran = transaction(pool, |connection| {
+                    let script = Arc::clone(&script);
+                    Box::pin(async move { script.run(connection).await })
+                });
+                let all = ran.await?;
+                script.publish(&self.inner.signals, &all);
+                Ok(all)
+            }
+        }
+    }
+
+    /// Runs `work`, which decides as it goes, in a transaction, as [`Database::run`] does a script. `work` waits for
+    /// nothing but the connection.
     pub async fn write<F, T, E>(&self, work: F) -> Result<T, E>
     where
         F: for<'c> FnOnce(&'c mut Connection) -> Work<'c, T, E> + Clone + Send + 'static,
@@ -131,22 +151,10 @@ impl Database {
         E: std::error::Error + From<DatabaseError> + Send + 'static,
         A: FnOnce(&T) + Send + 'static,
     {
-        self.enter_then(|entry| Box::pin(async move { work(entry.open().await?).await }), committed).await
-    }
-
-    /// [`Database::write_then`] for work that begins with its statements ([`Entry::run`]), so that these and the
-    /// beginning of the transaction take one way.
-    pub async fn enter_then<F, T, E, A>(&self, work: F, committed: A) -> Result<T, E>
-    where
-        F: for<'c> FnOnce(Entry<'c>) -> Work<'c, T, E> + Clone + Send + 'static,
-        T: Send + 'static,
-        E: std::error::Error + From<DatabaseError> + Send + 'static,
-        A: FnOnce(&T) + Send + 'static,
-    {
         match &self.inner.writer {
-            Writer::Sqlite(queue) => queue.run(work, committed).await,
+            Writer::Sqlite(queue) => queue.work(work, committed).await,
             Writer::Postgres(pool) => {
-                let done = transaction(pool, work).await?;
+                let done = transaction(pool, |connection| work.clone()(connection)).await?;
                 committed(&done);
                 Ok(done)
             }
@@ -193,25 +201,25 @@ impl fmt::Debug for Database {
 /// One transaction on PostgreSQL, tried again when the server gave it up to resolve a conflict.
 async fn transaction<F, T, E>(pool: &AnyPool, work: F) -> Result<T, E>
 where
-    F: for<'c> FnOnce(Entry<'c>) -> Work<'c, T, E> + Clone,
+    F: for<'c> Fn(&'c mut Connection) -> BoxFuture<'c, Result<T, E>>,
     E: std::error::Error + From<DatabaseError> + 'static,
 {
     for _ in 1..ATTEMPTS_MAX {
-        match attempt(pool, work.clone()).await {
+        match attempt(pool, &work).await {
             Err(error) if error::is_conflict(&error) => {}
             done => return done,
         }
     }
-    attempt(pool, work).await
+    attempt(pool, &work).await
 }
 
-async fn attempt<F, T, E>(pool: &AnyPool, work: F) -> Result<T, E>
+async fn attempt<F, T, E>(pool: &AnyPool, work: &F) -> Result<T, E>
 where
-    F: for<'c> FnOnce(Entry<'c>) -> Work<'c, T, E>,
+    F: for<'c> Fn(&'c mut Connection) -> Work<'c, T, E>,
     E: From<DatabaseError>,
 {
     let mut transaction = pool.begin().await.map_err(DatabaseError::from)?;
-    let done = work(Entry::from(&mut *transaction)).await?;
+    let done = work(&mut transaction).await?;
     transaction.commit().await.map_err(DatabaseError::from)?;
     Ok(done)
 }

@@ -106,8 +106,10 @@ impl Faced for DatabaseError {
             | Self::Changed(_)
             | Self::Migration { .. }
             | Self::Weak { .. }
+            | Self::NoThread(_)
             | Self::Panicked
-            | Self::Failed(_) => Kind::Internal,
+            | Self::Failed(_)
+            | Self::FailedScript(_) => Kind::Internal,
         }
     }
 }

@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
-use gateway::database::{Database, DatabaseConfig, DatabaseError, SQLITE_FILE};
+use gateway::database::{
+    Database, DatabaseConfig, DatabaseError, Failure, SQLITE_FILE, Script, Statement, Stopped,
+};
 use gateway::session::{At, EventLog, LogError};
 use tests::postgres;
 use tokio::task::JoinSet;
@@ -13,6 +15,7 @@ use crate::log::{Store, ensure_holds, on_both, said};
 
 on_both!(
     a_failed_write_leaves_the_others,
+    a_stopped_script_leaves_the_others,
     a_panic_is_the_callers_alone,
     a_newer_schema_is_refused,
     a_changed_migration_is_refused,
@@ -61,6 +64,44 @@ async fn a_failed_write_leaves_the_others(store: &Store) -> Result<()> {
     ensure!(subjects(&store.database).await? == expected);
     let twice = write(store.database.clone(), "001".into(), None).await;
     ensure!(matches!(twice, Err(TestError::Database(DatabaseError::Failed(_)))), "{twice:?}");
+    Ok(())
+}
+
+/// Scripts that go through, that are refused, and that fail, among other work, each with the number of its lease.
+async fn a_stopped_script_leaves_the_others(store: &Store) -> Result<()> {
+    let lease = |subject: String| {
+        Statement::new("insert into lease (subject, node, epoch) values ($1, 'n', $2)").bind(subject).bind(1)
+    };
+    let absent = || Statement::new("select epoch from lease where subject = $1").bind("nobody's").needs_row();
+    let mut writers = JoinSet::new();
+    for n in 0..120 {
+        let (database, subject) = (store.database.clone(), format!("{n:03}"));
+        let script = match n % 4 {
+            0 => Script::new(vec![lease(subject.clone())]),
+            1 => Script::new(vec![lease(subject.clone()), absent()]),
+            2 => Script::new(vec![lease(subject.clone()), lease(subject.clone())]),
+            _ => {
+                writers.spawn(async move { write(database, subject, None).await.is_ok() });
+                continue;
+            }
+        };
+        writers.spawn(async move {
+            let ran = database.run(script).await;
+            match n % 4 {
+                0 => ran.is_ok(),
+                1 => matches!(ran, Err(Stopped::Refused(1))),
+                _ => matches!(ran, Err(Stopped::Failed(1, Failure::Taken { .. }))),
+            }
+        });
+    }
+    ensure!(writers.join_all().await.into_iter().all(|as_planned| as_planned));
+    let expected: Vec<String> =
+        (0..120).filter(|n| matches!(n % 4, 0 | 3)).map(|n| format!("{n:03}")).collect();
+    ensure!(subjects(&store.database).await? == expected);
+    // The values of a statement count by their numbers, in whatever order it uses them.
+    let text = "update lease set epoch = $2 where subject = $1 returning epoch";
+    let gave = store.database.run(Script::new(vec![Statement::new(text).bind("000").bind(7)])).await?;
+    ensure!(gave[0].number == Some(7), "{gave:?}");
     Ok(())
 }
 
@@ -175,28 +216,36 @@ async fn what_was_waiting_is_written_before_it_closes(store: &Store) -> Result<(
     Ok(())
 }
 
+/// A setting of both connections that write to SQLite: that of scripts and that of other work.
+async fn set(store: &Store, text: &'static str) -> Result<()> {
+    store.database.run(Script::new(vec![Statement::new(text)])).await?;
+    let set = store.database.write(move |connection| {
+        Box::pin(async move {
+            sqlx::raw_sql(text).execute(connection).await?;
+            Ok::<_, DatabaseError>(())
+        })
+    });
+    Ok(set.await?)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_database_says_so_and_goes_on_later() -> Result<()> {
     let store = Store::sqlite().await?;
     let id = store.session().await?.id;
-    let pragma = async |text: &'static str| {
-        let set = store.database.write(move |connection| {
-            Box::pin(async move {
-                sqlx::raw_sql(text).execute(connection).await?;
-                Ok::<_, DatabaseError>(())
-            })
-        });
-        set.await
-    };
-    pragma("pragma max_page_count = 60").await?;
+    set(&store, "pragma max_page_count = 60").await?;
     let mut ids = Vec::new();
-    let full = loop {
+    let mut full = None;
+    for _ in 0..60 {
         let event = said(&"x".repeat(20_000));
         match store.log.append(id, At::End, std::slice::from_ref(&event)).await {
             Ok(_) => ids.push(event.id),
-            Err(error) => break error,
+            Err(error) => {
+                full = Some(error);
+                break;
+            }
         }
-    };
+    }
+    let full = full.context("60 pages hold more than a megabyte")?;
     ensure!(matches!(&full, LogError::Database(error) if error.is_full()), "{full:?}");
     ensure!(full.to_string().contains("free some space"), "{full}");
     // In a group, a small event fits where a large one does not.
@@ -207,7 +256,7 @@ async fn a_full_database_says_so_and_goes_on_later() -> Result<()> {
     }
     let mut written: Vec<_> =
         writers.join_all().await.into_iter().filter_map(|(seq, id)| Some((seq.ok()?, id))).collect();
-    pragma("pragma max_page_count = 1000000").await?;
+    set(&store, "pragma max_page_count = 1000000").await?;
     let event = said("room again");
     written.push((store.log.append(id, At::End, std::slice::from_ref(&event)).await?, event.id));
     written.sort_unstable();
@@ -223,15 +272,9 @@ async fn a_read_only_database_says_so() -> Result<()> {
     ] {
         let id = store.session().await?.id;
         let (log, error) = match &store.config {
-            // It stays so for the one connection that writes.
+            // It stays so for the connections that write.
             DatabaseConfig::Directory(_) => {
-                let set = store.database.write(move |connection| {
-                    Box::pin(async move {
-                        sqlx::raw_sql(text).execute(connection).await?;
-                        Ok::<_, DatabaseError>(())
-                    })
-                });
-                set.await?;
+                set(&store, text).await?;
                 (&store.log, store.log.append(id, At::End, &[said("x")]).await.map(|_| ()))
             }
             DatabaseConfig::Url(_) => {

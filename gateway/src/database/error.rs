@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rusqlite::ffi::{SQLITE_CONSTRAINT_PRIMARYKEY, SQLITE_CONSTRAINT_UNIQUE};
 use sqlx::postgres::PgDatabaseError;
 use sqlx::sqlite::SqliteError;
 
@@ -100,6 +101,9 @@ pub enum DatabaseError {
     /// PostgreSQL has gone away, or has no connection left.
     #[error("the database does not answer ({0}): try again once it does")]
     Gone(#[source] Arc<sqlx::Error>),
+    /// There is no thread for what writes.
+    #[error("the database can't be written ({0}): this machine or user has too many threads")]
+    NoThread(Arc<io::Error>),
     /// It was closed, at the end of this process.
     #[error("the database has been closed")]
     Closed,
@@ -109,6 +113,33 @@ pub enum DatabaseError {
     /// It failed otherwise.
     #[error("the database failed ({0})")]
     Failed(#[source] Arc<sqlx::Error>),
+    /// SQLite failed otherwise, under a script.
+    #[error("the database failed ({0})")]
+    FailedScript(#[source] Arc<rusqlite::Error>),
+}
+
+/// Why a statement of a script failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// A unique index has such a row.
+    #[error("{source}")]
+    Taken {
+        /// PostgreSQL names the index; SQLite, in a sentence, its columns.
+        index: String,
+        /// All of it.
+        source: DatabaseError,
+    },
+    /// The database said this, when a trigger refused for example.
+    #[error("{source}")]
+    Said {
+        /// In its words.
+        message: String,
+        /// All of it.
+        source: DatabaseError,
+    },
+    /// It failed otherwise.
+    #[error(transparent)]
+    Other(DatabaseError),
 }
 
 impl DatabaseError {
@@ -140,13 +171,60 @@ impl From<sqlx::Error> for DatabaseError {
             }
             _ => {}
         }
-        match code(&error) {
-            Some(Code::SqliteShmSize | Code::Sqlite(13) | Code::Postgres("53100")) => Self::Full,
-            Some(Code::Sqlite(8) | Code::Postgres("25006")) => Self::ReadOnly,
-            Some(Code::Sqlite(5 | 6)) => Self::Locked,
-            Some(Code::Postgres("57P01" | "57P02" | "57P03" | "53300")) => Self::Gone(Arc::new(error)),
-            _ => Self::Failed(Arc::new(error)),
+        if let Some(Code::Postgres("57P01" | "57P02" | "57P03" | "53300")) = code(&error) {
+            return Self::Gone(Arc::new(error));
         }
+        code(&error).as_ref().and_then(named).unwrap_or_else(|| Self::Failed(Arc::new(error)))
+    }
+}
+
+/// What a code stands for, if it says all that there is to say.
+fn named(code: &Code<'_>) -> Option<DatabaseError> {
+    match code {
+        Code::SqliteShmSize | Code::Sqlite(13) | Code::Postgres("53100") => Some(DatabaseError::Full),
+        Code::Sqlite(8) | Code::Postgres("25006") => Some(DatabaseError::ReadOnly),
+        Code::Sqlite(5 | 6) => Some(DatabaseError::Locked),
+        _ => None,
+    }
+}
+
+impl From<rusqlite::Error> for DatabaseError {
+    fn from(error: rusqlite::Error) -> Self {
+        let code = error.sqlite_error().map(|error| sqlite_code(error.extended_code));
+        code.as_ref().and_then(named).unwrap_or_else(|| Self::FailedScript(Arc::new(error)))
+    }
+}
+
+impl From<Failure> for DatabaseError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Taken { source, .. } | Failure::Said { source, .. } | Failure::Other(source) => source,
+        }
+    }
+}
+
+impl From<sqlx::Error> for Failure {
+    fn from(error: sqlx::Error) -> Self {
+        let Some(refusal) = error.as_database_error() else { return Self::Other(error.into()) };
+        let message = refusal.message().to_owned();
+        if refusal.is_unique_violation() {
+            let index = refusal.constraint().map_or(message, str::to_owned);
+            return Self::Taken { index, source: error.into() };
+        }
+        Self::Said { message, source: error.into() }
+    }
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        let rusqlite::Error::SqliteFailure(code, Some(message)) = &error else {
+            return Self::Other(error.into());
+        };
+        let (code, message) = (code.extended_code, message.clone());
+        if matches!(code, SQLITE_CONSTRAINT_UNIQUE | SQLITE_CONSTRAINT_PRIMARYKEY) {
+            return Self::Taken { index: message, source: error.into() };
+        }
+        Self::Said { message, source: error.into() }
     }
 }
 
@@ -170,11 +248,11 @@ pub(super) fn code(error: &sqlx::Error) -> Option<Code<'_>> {
         return Some(Code::Postgres(error.code()));
     }
     error.try_downcast_ref::<SqliteError>()?;
-    let extended: i32 = error.code()?.parse().ok()?;
-    if extended == SQLITE_IOERR_SHMSIZE {
-        return Some(Code::SqliteShmSize);
-    }
-    Some(Code::Sqlite(extended & 0xff))
+    Some(sqlite_code(error.code()?.parse().ok()?))
+}
+
+fn sqlite_code(extended: i32) -> Code<'static> {
+    if extended == SQLITE_IOERR_SHMSIZE { Code::SqliteShmSize } else { Code::Sqlite(extended & 0xff) }
 }
 
 /// Whether PostgreSQL gave the transaction up to resolve a conflict, so that trying again may work.

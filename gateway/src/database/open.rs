@@ -15,6 +15,8 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{AnyConnection, AnyPool, ConnectOptions as _, Connection as _};
 
 use super::error::{Code, code};
+use super::sqlite::Scripts;
+use super::writer::Writers;
 use super::{DatabaseError, SQLITE_FILE};
 
 static SQLITE: Migrator = sqlx::migrate!("../migrations/sqlite");
@@ -35,8 +37,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// An open SQLite file.
 pub(super) struct Sqlite {
     pub(super) reader: AnyPool,
-    pub(super) writer: AnyConnection,
-    pub(super) file: SqliteFile,
+    pub(super) writers: Writers,
 }
 
 /// A file that can be opened for writing, again and again.
@@ -86,7 +87,13 @@ pub(super) async fn sqlite(directory: &Path, readers: u32) -> Result<Sqlite, Dat
             })
         })
         .connect_lazy_with(file.options.clone());
-    Ok(Sqlite { reader, writer, file })
+    let scripts = tokio::task::spawn_blocking({
+        let path = file.path.clone();
+        move || Scripts::open(&path)
+    });
+    // Whoever panics there has said so.
+    let scripts = scripts.await.map_err(|_| DatabaseError::Panicked)??;
+    Ok(Sqlite { reader, writers: Writers { scripts, work: Some(writer), file } })
 }
 
 /// Makes the files that SQLite left beside `file` as open as it is. Those that it made while `file` was read-only stay
@@ -164,14 +171,18 @@ async fn prepare_writer(writer: &mut AnyConnection) -> Result<(), Prepare> {
     };
     sqlx::raw_sql("pragma synchronous = full").execute(&mut *writer).await?;
     let synchronous: i64 = sqlx::query_scalar("pragma synchronous").fetch_one(&mut *writer).await?;
-    if mode != "wal" {
-        let weak = DatabaseError::Weak { setting: "journal_mode", found: mode, needed: "wal" };
-        return Err(Prepare::Named(weak));
+    check_sqlite(mode, synchronous).map_err(Prepare::Named)
+}
+
+/// Refuses what SQLite says of itself, if what it commits could be lost.
+pub(super) fn check_sqlite(journal_mode: String, synchronous: i64) -> Result<(), DatabaseError> {
+    if journal_mode != "wal" {
+        return Err(DatabaseError::Weak { setting: "journal_mode", found: journal_mode, needed: "wal" });
     }
     // 2 is FULL, 3 EXTRA.
     if synchronous < 2 {
         let found = synchronous.to_string();
-        return Err(Prepare::Named(DatabaseError::Weak { setting: "synchronous", found, needed: "full" }));
+        return Err(DatabaseError::Weak { setting: "synchronous", found, needed: "full" });
     }
     Ok(())
 }

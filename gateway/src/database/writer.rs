@@ -1,112 +1,172 @@
-//! Group commit for SQLite: one task owns the only connection that writes.
+//! Group commit for SQLite: one thread, and nothing else, writes.
 //!
-//! Whatever waits when a transaction begins is committed together, each piece of work inside a savepoint of its
-//! own: one that fails is rolled back alone. What begins and ends transactions and savepoints goes to `SQLite` with the
-//! statements behind it, so that a piece of work that is a script takes one way there. Nobody is told "done" before the common `commit` has returned, and
-//! when that fails, everybody in the group is told so.
+//! Whatever waits when a transaction begins is committed together, each piece inside a savepoint of its own: one that
+//! fails is rolled back alone. Nobody is told "done" before the common `commit` has returned, and when that fails,
+//! everybody in the group is told so.
+//!
+//! Scripts, which are most of all that is written, run on the thread itself. Work that decides as it goes has a
+//! connection of the driver that reads, too; the two take turns, so that neither ever waits for the other's lock.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use sqlx::{AnyConnection, Connection as _};
+use sqlx::{AnyConnection, Connection as _, Executor as _};
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::open::SqliteFile;
-use super::script::{Entry, Opening};
-use super::{Connection, DatabaseError, Work};
+use super::script::{Did, Script, Stopped};
+use super::sqlite::Scripts;
+use super::{Connection, DatabaseError, Signals, Work};
 
 /// Most writes that wait; further ones wait to be let in.
 const QUEUE_MAX: usize = 1_024;
 /// Most writes in one transaction.
 const GROUP_MAX: usize = 64;
-/// How a transaction begins: as the only one that writes.
-const BEGIN: &str = "begin immediate";
 
-/// The way in to the writer task.
+/// What the thread writes with.
+pub(super) struct Writers {
+    pub(super) scripts: Scripts,
+    /// None after a transaction failed: when the disk is full, SQLite ends it by itself, and the driver would never
+    /// begin another.
+    pub(super) work: Option<AnyConnection>,
+    pub(super) file: SqliteFile,
+}
+
+/// The way in to the thread.
 pub(super) struct Queue {
-    jobs: mpsc::Sender<Box<dyn Job>>,
-    closed: CancellationToken,
+    /// None once nothing more is let in.
+    jobs: Mutex<Option<mpsc::Sender<Job>>>,
+}
+
+enum Job {
+    Script(Asked),
+    Work(Box<dyn Piece>),
+}
+
+/// A script, and who waits for it.
+struct Asked {
+    script: Script,
+    reply: oneshot::Sender<Result<Vec<Did>, Stopped>>,
 }
 
 impl Queue {
-    /// Starts the task. It ends when the queue is closed or dropped.
-    pub(super) fn start(connection: AnyConnection, file: SqliteFile, tasks: &TaskTracker) -> Self {
+    /// Starts the thread. It ends when the queue is closed or dropped, and whatever waits is written.
+    pub(super) fn start(
+        writers: Writers,
+        signals: Arc<Signals>,
+        tasks: &TaskTracker,
+    ) -> Result<Self, DatabaseError> {
         let (jobs, waiting) = mpsc::channel(QUEUE_MAX);
-        let closed = CancellationToken::new();
-        tasks.spawn(write(connection, file, waiting, closed.clone()));
-        Self { jobs, closed }
+        let (runtime, token) = (Handle::current(), tasks.token());
+        let thread = std::thread::Builder::new().name("database-writer".to_owned());
+        let started = thread.spawn(move || {
+            let _running = token;
+            write(writers, waiting, &signals, &runtime);
+        });
+        started.map_err(|source| DatabaseError::NoThread(Arc::new(source)))?;
+        Ok(Self { jobs: Mutex::new(Some(jobs)) })
+    }
+
+    /// Runs a script in one of the next transactions.
+    pub(super) async fn script(&self, script: Script) -> Result<Vec<Did>, Stopped> {
+        let (reply, answer) = oneshot::channel();
+        let closed = || Stopped::Transaction(DatabaseError::Closed);
+        self.send(Job::Script(Asked { script, reply })).await.map_err(Stopped::Transaction)?;
+        answer.await.map_err(|_| closed())?
     }
 
     /// Runs `work` in one of the next transactions.
-    pub(super) async fn run<F, T, E, A>(&self, work: F, committed: A) -> Result<T, E>
+    pub(super) async fn work<F, T, E, A>(&self, work: F, committed: A) -> Result<T, E>
     where
-        F: for<'c> FnOnce(Entry<'c>) -> Work<'c, T, E> + Send + 'static,
+        F: for<'c> FnOnce(&'c mut Connection) -> Work<'c, T, E> + Send + 'static,
         T: Send + 'static,
         E: From<DatabaseError> + Send + 'static,
         A: FnOnce(&T) + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let job = Asked { work: Some(work), committed: Some(committed), outcome: None, reply: Some(reply) };
-        self.jobs.send(Box::new(job)).await.map_err(|_| DatabaseError::Closed)?;
+        let piece =
+            Wanted { work: Some(work), committed: Some(committed), outcome: None, reply: Some(reply) };
+        self.send(Job::Work(Box::new(piece))).await?;
         answer.await.map_err(|_| DatabaseError::Closed)?
+    }
+
+    async fn send(&self, job: Job) -> Result<(), DatabaseError> {
+        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        jobs.ok_or(DatabaseError::Closed)?.send(job).await.map_err(|_| DatabaseError::Closed)
     }
 
     /// Lets nothing more in; what waits is still written.
     pub(super) fn close(&self) {
-        self.closed.cancel();
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 }
 
-/// The task.
-async fn write(
-    connection: AnyConnection,
-    file: SqliteFile,
-    mut waiting: mpsc::Receiver<Box<dyn Job>>,
-    closed: CancellationToken,
-) {
-    let mut group = Vec::with_capacity(GROUP_MAX);
-    let mut connection = Some(connection);
-    loop {
-        let taken = tokio::select! {
-            biased;
-            taken = waiting.recv_many(&mut group, GROUP_MAX) => taken,
-            () = closed.cancelled(), if !waiting.is_closed() => {
-                waiting.close();
-                continue;
+/// The thread.
+fn write(mut writers: Writers, mut waiting: mpsc::Receiver<Job>, signals: &Signals, runtime: &Handle) {
+    let mut taken = Vec::with_capacity(GROUP_MAX);
+    while waiting.blocking_recv_many(&mut taken, GROUP_MAX) > 0 {
+        let mut jobs = taken.drain(..).peekable();
+        while let Some(job) = jobs.next() {
+            match job {
+                Job::Script(first) => {
+                    let mut group = vec![first];
+                    while let Some(Job::Script(next)) = jobs.next_if(|job| matches!(job, Job::Script(_))) {
+                        group.push(next);
+                    }
+                    commit_scripts(&mut writers.scripts, group, signals);
+                }
+                Job::Work(first) => {
+                    let mut group = vec![first];
+                    while let Some(Job::Work(next)) = jobs.next_if(|job| matches!(job, Job::Work(_))) {
+                        group.push(next);
+                    }
+                    runtime.block_on(commit_work(&mut writers, group));
+                }
             }
-        };
-        if taken == 0 {
-            break;
-        }
-        let outcome = commit_on(&mut connection, &file, &mut group).await;
-        for mut job in group.drain(..) {
-            job.answer(outcome.clone());
         }
     }
-    if let Some(connection) = connection
-        && let Err(error) = connection.close().await
+    if let Some(work) = writers.work
+        && let Err(error) = runtime.block_on(work.close())
     {
         tracing::warn!(error = &error as &dyn std::error::Error, "the database did not close cleanly");
     }
 }
 
-/// Commits a group. A connection whose transaction failed is given up for a new one: when the disk is full, `SQLite`
-/// ends the transaction by itself, and the driver would never begin another.
-async fn commit_on(
-    connection: &mut Option<AnyConnection>,
-    file: &SqliteFile,
-    group: &mut [Box<dyn Job>],
-) -> Result<(), DatabaseError> {
-    let mut open = match connection.take() {
+fn commit_scripts(scripts: &mut Scripts, group: Vec<Asked>, signals: &Signals) {
+    let done = scripts.commit(group.iter().map(|asked| &asked.script));
+    let done: Vec<_> = match done {
+        Ok(done) => done,
+        Err(error) => group.iter().map(|_| Err(Stopped::Transaction(error.clone()))).collect(),
+    };
+    for (Asked { script, reply }, done) in group.into_iter().zip(done) {
+        if let Ok(all) = &done {
+            script.publish(signals, all);
+        }
+        // A caller that no longer waits misses its answer, as it chose to.
+        reply.send(done).ok();
+    }
+}
+
+async fn commit_work(writers: &mut Writers, mut group: Vec<Box<dyn Piece>>) {
+    let outcome = work_on(writers, &mut group).await;
+    for mut piece in group {
+        piece.answer(outcome.clone());
+    }
+}
+
+/// Commits a group. A connection whose transaction failed is given up for a new one.
+async fn work_on(writers: &mut Writers, group: &mut [Box<dyn Piece>]) -> Result<(), DatabaseError> {
+    let mut open = match writers.work.take() {
         Some(open) => open,
-        None => file.writer().await?,
+        None => writers.file.writer().await?,
     };
     let outcome = commit(&mut open, group).await;
     match outcome {
-        Ok(()) => *connection = Some(open),
+        Ok(()) => writers.work = Some(open),
         // What it did not commit goes with it.
         Err(_) => drop(open.close().await),
     }
@@ -114,72 +174,54 @@ async fn commit_on(
 }
 
 /// One transaction for the whole group. An error is everybody's: nothing of the group was kept.
-async fn commit(connection: &mut AnyConnection, group: &mut [Box<dyn Job>]) -> Result<(), DatabaseError> {
-    let alone = group.len() == 1;
-    let mut opening = Opening::default();
-    opening.push(BEGIN);
-    for job in group {
-        if !alone {
-            opening.push("savepoint job");
+async fn commit(connection: &mut AnyConnection, group: &mut [Box<dyn Piece>]) -> Result<(), DatabaseError> {
+    connection.execute("begin immediate").await?;
+    for piece in group {
+        connection.execute("savepoint piece").await?;
+        if piece.run(connection).await == Ran::Failed {
+            connection.execute("rollback to piece").await?;
         }
-        let ran = job.run(connection, &mut opening).await;
-        opening.check()?;
-        match (ran, alone) {
-            (Ran::Done, true) => {}
-            (Ran::Done, false) => opening.push("release job"),
-            // It did not come so far as to begin.
-            (Ran::Failed, true) if opening.waits_for(BEGIN) => return Ok(()),
-            (Ran::Failed, true) => {
-                opening.push("rollback");
-                return opening.send(connection).await;
-            }
-            (Ran::Failed, false) => {
-                // Alone: when it fails, the transaction has ended, and a savepoint would begin another.
-                opening.push("rollback to job");
-                opening.push("release job");
-                opening.send(connection).await?;
-            }
-        }
+        connection.execute("release piece").await?;
     }
-    opening.push("commit");
-    opening.send(connection).await
+    connection.execute("commit").await?;
+    Ok(())
 }
 
-/// What became of a job, before its transaction is committed.
+/// What became of a piece of work, before its transaction is committed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ran {
     Done,
     Failed,
 }
 
-/// A piece of work whose types the task does not know.
-trait Job: Send {
-    /// Runs it, behind what opens its part of the transaction, and keeps its outcome.
-    fn run<'c>(&'c mut self, connection: &'c mut Connection, opening: &'c mut Opening) -> BoxFuture<'c, Ran>;
+/// A piece of work whose types the thread does not know.
+trait Piece: Send {
+    /// Runs it and keeps its outcome.
+    fn run<'c>(&'c mut self, connection: &'c mut Connection) -> BoxFuture<'c, Ran>;
     /// Tells the caller: its own failure, else that of the transaction, else that it is done.
     fn answer(&mut self, transaction: Result<(), DatabaseError>);
 }
 
-struct Asked<F, T, E, A> {
+struct Wanted<F, T, E, A> {
     work: Option<F>,
     committed: Option<A>,
     outcome: Option<Result<T, E>>,
     reply: Option<oneshot::Sender<Result<T, E>>>,
 }
 
-impl<F, T, E, A> Job for Asked<F, T, E, A>
+impl<F, T, E, A> Piece for Wanted<F, T, E, A>
 where
-    F: for<'c> FnOnce(Entry<'c>) -> Work<'c, T, E> + Send + 'static,
+    F: for<'c> FnOnce(&'c mut Connection) -> Work<'c, T, E> + Send + 'static,
     T: Send + 'static,
     E: From<DatabaseError> + Send + 'static,
     A: FnOnce(&T) + Send + 'static,
 {
-    fn run<'c>(&'c mut self, connection: &'c mut Connection, opening: &'c mut Opening) -> BoxFuture<'c, Ran> {
+    fn run<'c>(&'c mut self, connection: &'c mut Connection) -> BoxFuture<'c, Ran> {
         let work = self.work.take();
         Box::pin(async move {
             let Some(work) = work else { return Ran::Failed };
             // A panic is the caller's, not that of everybody else in the queue.
-            let outcome = AssertUnwindSafe(async { work(Entry::new(connection, opening)).await })
+            let outcome = AssertUnwindSafe(async { work(connection).await })
                 .catch_unwind()
                 .await
                 .unwrap_or_else(|_| Err(DatabaseError::Panicked.into()));

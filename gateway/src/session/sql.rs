@@ -9,14 +9,15 @@ use std::fmt::Write as _;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use async_trait::async_trait;
+use sqlx::{Any, Executor};
 
 use super::awake;
-use super::row::{CallChange, InstanceChange, NewRow, Wakes, column};
+use super::row::{CallChange, InstanceChange, NewRow, Wakes};
 use super::turns::Turns;
 use super::{At, Event, EventLog, Held, LogError, NewEvent, Seq, SessionId, Slice};
 use crate::clock;
 use crate::database::{
-    self, Connection, Database, DatabaseError, Dialect, Entry, Signals, Statement, Stopped,
+    Connection, Database, DatabaseError, Dialect, Did, Failure, Script, Signals, Statement, Stopped,
 };
 
 /// Rows in one `insert`; each binds eleven values of SQLite's 32 766.
@@ -95,7 +96,6 @@ impl SqlLog {
             rows: events.iter().map(NewRow::of).collect::<Result<_, _>>()?,
             node: self.node.read().unwrap_or_else(PoisonError::into_inner).clone(),
             statements: self.statements,
-            dialect: self.database.dialect(),
         })
     }
 }
@@ -103,24 +103,16 @@ impl SqlLog {
 #[async_trait]
 impl EventLog for SqlLog {
     async fn append(&self, id: SessionId, at: At, events: &[NewEvent]) -> Result<Seq, LogError> {
-        let batch = Arc::new(self.batch(id, at, events)?);
+        let batch = self.batch(id, at, events)?;
         let _turn = match self.database.dialect() {
             Dialect::Sqlite => None,
             Dialect::Postgres => Some(self.turns.wait(id).await),
         };
-        let (signals, topic, wakes) =
-            (Arc::clone(self.database.signals()), batch.topic.clone(), batch.wakes());
-        self.database
-            .enter_then(
-                move |entry| Box::pin(async move { batch.append(entry).await }),
-                move |last: &Seq| {
-                    signals.publish(&topic, last.0);
-                    if wakes {
-                        signals.publish(awake::TOPIC, last.0);
-                    }
-                },
-            )
-            .await
+        let (steps, script) = batch.script();
+        match self.database.run(script).await {
+            Ok(done) => last(&steps, &done),
+            Err(stopped) => Err(batch.stopped(&steps, stopped, self.database.reader()).await),
+        }
     }
 
     async fn read(&self, id: SessionId, slice: Slice) -> Result<Vec<Event>, LogError> {
@@ -142,7 +134,6 @@ pub(super) struct Batch {
     rows: Vec<NewRow>,
     node: String,
     statements: Statements,
-    dialect: Dialect,
 }
 
 /// What a statement of an append is for.
@@ -159,31 +150,23 @@ enum Step {
 }
 
 impl Batch {
-    /// Appends within a transaction. Whoever commits it publishes the place on the topic.
-    pub(super) async fn append(&self, entry: impl Into<Entry<'_>>) -> Result<Seq, LogError> {
+    /// Appends within somebody's transaction. Whoever commits it publishes the place on the topic.
+    pub(super) async fn append(&self, connection: &mut Connection) -> Result<Seq, LogError> {
+        let (steps, script) = self.script();
+        match script.run(connection).await {
+            Ok(done) => last(&steps, &done),
+            Err(stopped) => Err(self.stopped(&steps, stopped, connection).await),
+        }
+    }
+
+    /// What is to be done, and what each statement of it is for.
+    fn script(&self) -> (Vec<Step>, Script) {
         let now = format!("{:.6}", clock::now());
         let (steps, statements): (Vec<Step>, Vec<Statement>) = self.steps(&now).into_iter().unzip();
-        let (connection, ran) = entry.into().run(&statements).await;
-        let done = match ran {
-            Ok(done) => done,
-            Err(Stopped::Unopened(error)) => return Err(error.into()),
-            Err(Stopped::Refused(at)) => return Err(self.refused(&steps[at], connection).await),
-            Err(Stopped::Failed(at, error)) => {
-                return Err(match steps[at] {
-                    Step::Events => insert_failure(error),
-                    _ => DatabaseError::from(error).into(),
-                });
-            }
-        };
-        let places = steps.iter().position(|step| matches!(step, Step::Places));
-        let row = places.and_then(|at| done[at].row.as_ref()).ok_or(LogError::NoSession)?;
-        let last = Seq(column(row, "last_seq")?);
-        database::notify(connection, self.dialect, &self.topic, last.0).await.map_err(DatabaseError::from)?;
-        if self.wakes() {
-            let told = database::notify(connection, self.dialect, awake::TOPIC, last.0).await;
-            told.map_err(DatabaseError::from)?;
-        }
-        Ok(last)
+        let places = steps.iter().position(|step| matches!(step, Step::Places)).unwrap_or_default();
+        let script = Script::new(statements).tells(self.topic.as_str(), places);
+        let script = if self.wakes() { script.tells(awake::TOPIC, places) } else { script };
+        (steps, script)
     }
 
     /// Whether the built-in loop may have something to do once this is written.
@@ -234,9 +217,22 @@ impl Batch {
         }
     }
 
-    /// Why a statement was refused.
-    async fn refused(&self, step: &Step, connection: &mut Connection) -> LogError {
-        match (step, self.refusal(connection).await) {
+    /// What it means that the script stopped. `ask` is where the session's state is asked for.
+    async fn stopped<'e>(
+        &self,
+        steps: &[Step],
+        stopped: Stopped,
+        ask: impl Executor<'e, Database = Any>,
+    ) -> LogError {
+        let at = match stopped {
+            Stopped::Transaction(error) => return error.into(),
+            Stopped::Failed(at, failure) if matches!(steps[at], Step::Events) => {
+                return insert_failure(failure);
+            }
+            Stopped::Failed(_, failure) => return DatabaseError::from(failure).into(),
+            Stopped::Refused(at) => at,
+        };
+        match (&steps[at], self.refusal(ask).await) {
             (Step::Instance, _) => LogError::InstanceGone,
             // A session that is gone has no leases; say that it is gone.
             (Step::Held(subject), LogError::Conflict) => LogError::Fenced(subject.clone()),
@@ -245,10 +241,10 @@ impl Batch {
     }
 
     /// Why no place was given.
-    async fn refusal(&self, connection: &mut Connection) -> LogError {
+    async fn refusal<'e>(&self, ask: impl Executor<'e, Database = Any>) -> LogError {
         let status = sqlx::query_scalar::<_, String>("select status from session where id = $1")
             .bind(self.session.clone())
-            .fetch_optional(connection)
+            .fetch_optional(ask)
             .await;
         match status.as_ref().map(Option::as_deref) {
             Ok(Some("active")) => LogError::Conflict,
@@ -368,23 +364,28 @@ fn insert_text(place: &str, rows: usize) -> String {
     text
 }
 
+/// Where the log ends once the script of an append went through.
+fn last(steps: &[Step], done: &[Did]) -> Result<Seq, LogError> {
+    let places = steps.iter().zip(done).find(|(step, _)| matches!(step, Step::Places));
+    places.and_then(|(_, did)| did.number).map(Seq).ok_or(LogError::NoSession)
+}
+
 /// Tells which promise of the table refused the events: PostgreSQL names the index, SQLite its columns.
-fn insert_failure(error: sqlx::Error) -> LogError {
-    if let Some(refusal) = error.as_database_error() {
-        let text = refusal.message();
-        if refusal.is_unique_violation() {
-            match refusal.constraint() {
-                Some("event_started" | "event_result" | "event_confirmed") => return LogError::Settled,
-                Some("event_call_key") => return LogError::KeyTaken,
-                _ if text.ends_with("event.session, event.tool_use_id") => return LogError::Settled,
-                _ if text.ends_with("event.session, event.call_key") => return LogError::KeyTaken,
-                _ => {}
-            }
-        } else if text.contains("a call with an outcome never starts") {
+fn insert_failure(failure: Failure) -> LogError {
+    match &failure {
+        Failure::Taken { index, .. } => match index.as_str() {
+            "event_started" | "event_result" | "event_confirmed" => return LogError::Settled,
+            "event_call_key" => return LogError::KeyTaken,
+            columns if columns.ends_with("event.session, event.tool_use_id") => return LogError::Settled,
+            columns if columns.ends_with("event.session, event.call_key") => return LogError::KeyTaken,
+            _ => {}
+        },
+        Failure::Said { message, .. } if message.contains("a call with an outcome never starts") => {
             return LogError::Settled;
         }
+        _ => {}
     }
-    DatabaseError::from(error).into()
+    DatabaseError::from(failure).into()
 }
 
 /// Publishes a place that a transaction of this process has committed.
