@@ -1,12 +1,13 @@
 //! Between a running call and who asked for it: news and questions one way, answers the other.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use hands::Progress;
 use hands::mcp::{Ask as AskCaller, Notice, Object, Unasked};
-use tokio::sync::{broadcast, oneshot, watch};
+use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{Answer, CallError};
@@ -60,42 +61,90 @@ enum Said {
 /// What a running call and its askers share.
 pub(super) struct Line {
     pub(super) cancel: CancellationToken,
-    /// How many askers still want the outcome.
-    interest: Mutex<usize>,
-    said: broadcast::Sender<Said>,
-    questions: Mutex<VecDeque<Question>>,
-    /// Counts questions, to wake the askers.
-    asked: watch::Sender<u64>,
-    ended: watch::Sender<Option<Result<Arc<Answer>, CallError>>>,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// How many still want the outcome.
+    askers: usize,
+    /// News that somebody among them has not heard.
+    said: VecDeque<Piece>,
+    /// The number of the first of these, from the beginning of the call.
+    first: u64,
+    questions: VecDeque<Question>,
+    ended: Option<Result<Arc<Answer>, CallError>>,
+}
+
+struct Piece {
+    said: Said,
+    /// Askers that have not heard it.
+    unheard: usize,
 }
 
 impl Line {
     pub(super) fn new(cancel: CancellationToken) -> Self {
-        Self {
-            cancel,
-            interest: Mutex::new(0),
-            said: broadcast::Sender::new(NEWS_WAITING_MAX),
-            questions: Mutex::default(),
-            asked: watch::Sender::new(0),
-            ended: watch::Sender::new(None),
-        }
+        Self { cancel, state: Mutex::default(), changed: Notify::new() }
     }
 
     /// Tells everybody who asked, once.
     pub(super) fn tell(&self, end: Result<Answer, CallError>) {
-        self.ended.send_if_modified(|told| {
-            let first = told.is_none();
-            told.get_or_insert_with(|| end.map(Arc::new));
-            first
-        });
+        self.state().ended.get_or_insert_with(|| end.map(Arc::new));
+        self.changed.notify_waiters();
     }
 
-    fn interest(&self) -> MutexGuard<'_, usize> {
-        self.interest.lock().unwrap_or_else(PoisonError::into_inner)
+    fn say(&self, said: Said) {
+        let mut state = self.state();
+        let unheard = state.askers;
+        state.said.push_back(Piece { said, unheard });
+        if state.said.len() > NEWS_WAITING_MAX {
+            state.said.pop_front();
+            state.first += 1;
+        }
+        state.forget_heard();
+        drop(state);
+        self.changed.notify_waiters();
     }
 
-    fn questions(&self) -> MutexGuard<'_, VecDeque<Question>> {
-        self.questions.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// What an asker hears next, if there is anything; `next` is the number of the news that it has not heard.
+    fn hear(&mut self, next: &mut u64) -> Option<News> {
+        // What it missed is skipped.
+        let at = next.saturating_sub(self.first);
+        if let Some(piece) = usize::try_from(at).ok().and_then(|at| self.said.get_mut(at)) {
+            let said = piece.said.clone();
+            piece.unheard = piece.unheard.saturating_sub(1);
+            *next = self.first + at + 1;
+            self.forget_heard();
+            return Some(said.into());
+        }
+        if let Some(end) = &self.ended {
+            return Some(News::Ended(end.clone()));
+        }
+        while let Some(question) = self.questions.pop_front() {
+            if question.is_open() {
+                return Some(News::Question(question));
+            }
+        }
+        None
+    }
+
+    fn forget_heard(&mut self) {
+        while self.said.front().is_some_and(|piece| piece.unheard == 0) {
+            self.said.pop_front();
+            self.first += 1;
+        }
+    }
+
+    /// The number of the news that comes next.
+    fn end(&self) -> u64 {
+        self.first + self.said.len() as u64
     }
 }
 
@@ -104,16 +153,15 @@ pub(super) struct HandsEnd(pub(super) Arc<Line>);
 
 impl Progress for HandsEnd {
     fn step(&self, what: &str) {
-        let _ = self.0.said.send(Said::Step(Arc::from(what)));
+        self.0.say(Said::Step(Arc::from(what)));
     }
 
     fn output(&self, text: &str) {
-        // Nobody listening is no error.
-        let _ = self.0.said.send(Said::Output(Arc::from(text)));
+        self.0.say(Said::Output(Arc::from(text)));
     }
 
     fn notice(&self, notice: Notice) {
-        let _ = self.0.said.send(Said::Notice(Arc::new(notice)));
+        self.0.say(Said::Notice(Arc::new(notice)));
     }
 }
 
@@ -122,14 +170,14 @@ impl AskCaller for HandsEnd {
     async fn ask(&self, questions: Object) -> Result<Object, Unasked> {
         let (answer, answered) = oneshot::channel();
         {
-            let mut waiting = self.0.questions();
+            let waiting = &mut self.0.state().questions;
             waiting.retain(Question::is_open);
             if waiting.len() >= QUESTIONS_WAITING_MAX {
                 return Err(Unasked::GivenUp);
             }
             waiting.push_back(Question { asked: questions, answer });
         }
-        self.0.asked.send_modify(|count| *count += 1);
+        self.0.changed.notify_waiters();
         tokio::select! {
             answered = answered => answered.unwrap_or(Err(Unasked::GivenUp)),
             () = self.0.cancel.cancelled() => Err(Unasked::GivenUp),
@@ -140,20 +188,17 @@ impl AskCaller for HandsEnd {
 /// An asker's hold on a running call. When the last one is dropped before the end, the call is cancelled.
 pub struct Ticket {
     line: Arc<Line>,
-    said: broadcast::Receiver<Said>,
-    asked: watch::Receiver<u64>,
-    ended: watch::Receiver<Option<Result<Arc<Answer>, CallError>>>,
+    /// The number of the news that it has not heard.
+    next: u64,
 }
 
 impl Ticket {
     pub(super) fn join(line: &Arc<Line>) -> Self {
-        *line.interest() += 1;
-        Self {
-            line: line.clone(),
-            said: line.said.subscribe(),
-            asked: line.asked.subscribe(),
-            ended: line.ended.subscribe(),
-        }
+        let mut state = line.state();
+        state.askers += 1;
+        let next = state.end();
+        drop(state);
+        Self { line: line.clone(), next }
     }
 
     /// Whether both are of one call.
@@ -168,30 +213,15 @@ impl Ticket {
 
     /// Waits for the next news; the end comes last. News that a slow asker missed is skipped.
     pub async fn next(&mut self) -> News {
+        let Self { line, next } = self;
         loop {
-            match self.said.try_recv() {
-                Ok(said) => return said.into(),
-                Err(broadcast::error::TryRecvError::Lagged(_)) => continue,
-                Err(broadcast::error::TryRecvError::Empty | broadcast::error::TryRecvError::Closed) => {}
+            let mut changed = pin!(line.changed.notified());
+            // Before the look, so that nothing is missed between the two.
+            changed.as_mut().enable();
+            if let Some(news) = line.state().hear(next) {
+                return news;
             }
-            if let Some(end) = self.ended.borrow_and_update().clone() {
-                return News::Ended(end);
-            }
-            let question = self.line.questions().pop_front();
-            if let Some(question) = question.filter(Question::is_open) {
-                return News::Question(question);
-            }
-            tokio::select! {
-                said = self.said.recv() => match said {
-                    Ok(said) => return said.into(),
-                    Err(broadcast::error::RecvError::Lagged(_)) => {}
-                    Err(broadcast::error::RecvError::Closed) => return News::Ended(Err(CallError::Closing)),
-                },
-                changed = self.ended.changed() => if changed.is_err() {
-                    return News::Ended(Err(CallError::Closing));
-                },
-                _ = self.asked.changed() => {}
-            }
+            changed.await;
         }
     }
 }
@@ -208,10 +238,82 @@ impl From<Said> for News {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let mut interest = self.line.interest();
-        *interest -= 1;
-        if *interest == 0 && self.line.ended.borrow().is_none() {
+        let mut state = self.line.state();
+        state.askers -= 1;
+        let unheard = usize::try_from(self.next.saturating_sub(state.first)).unwrap_or(usize::MAX);
+        for piece in state.said.iter_mut().skip(unheard) {
+            piece.unheard = piece.unheard.saturating_sub(1);
+        }
+        state.forget_heard();
+        let given_up = state.askers == 0 && state.ended.is_none();
+        drop(state);
+        if given_up {
             self.line.cancel.cancel();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn output(news: News) -> String {
+        match news {
+            News::Output(text) => text.to_string(),
+            News::Ended(_) => "the end".to_owned(),
+            _ => panic!("neither output nor the end"),
+        }
+    }
+
+    fn line() -> Arc<Line> {
+        Arc::new(Line::new(CancellationToken::new()))
+    }
+
+    #[tokio::test]
+    async fn each_asker_hears_what_was_said_since_it_joined_and_then_the_end() {
+        let line = line();
+        let hand = HandsEnd(line.clone());
+        let mut first = Ticket::join(&line);
+        hand.output("1");
+        let mut second = Ticket::join(&line);
+        hand.output("2");
+        line.tell(Err(CallError::Closing));
+        for (ticket, heard) in [(&mut first, &["1", "2", "the end"][..]), (&mut second, &["2", "the end"])] {
+            for expected in heard {
+                assert_eq!(output(ticket.next().await), *expected);
+            }
+        }
+        assert!(line.state().said.is_empty(), "what everybody heard is kept");
+    }
+
+    #[tokio::test]
+    async fn a_slow_asker_misses_the_oldest_and_what_nobody_waits_for_is_forgotten() {
+        let line = line();
+        let hand = HandsEnd(line.clone());
+        let (mut slow, gone) = (Ticket::join(&line), Ticket::join(&line));
+        for number in 0..NEWS_WAITING_MAX + 10 {
+            hand.output(&number.to_string());
+        }
+        assert_eq!(line.state().said.len(), NEWS_WAITING_MAX);
+        drop(gone);
+        assert_eq!(output(slow.next().await), "10");
+        assert_eq!(line.state().said.len(), NEWS_WAITING_MAX - 1);
+        assert!(!line.cancel.is_cancelled());
+        drop(slow);
+        assert!(line.state().said.is_empty() && line.cancel.is_cancelled());
+        hand.output("to nobody");
+        assert!(line.state().said.is_empty());
+    }
+
+    #[tokio::test]
+    async fn an_asker_that_waits_is_woken() {
+        let line = line();
+        let mut ticket = Ticket::join(&line);
+        let hand = HandsEnd(line.clone());
+        let (heard, ()) = tokio::join!(ticket.next(), async {
+            tokio::task::yield_now().await;
+            hand.output("at last");
+        });
+        assert_eq!(output(heard), "at last");
     }
 }
