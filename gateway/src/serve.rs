@@ -242,6 +242,7 @@ impl Gateway {
         self.tasks.spawn(async move { leases.reap_shared().await });
         self.tasks.spawn(harness::pool(self.harness.clone(), self.closing.clone()));
         self.tasks.spawn(reload::follow(self.clone()));
+        self.tasks.spawn(reload::follow_others(self.clone()));
         Ok(())
     }
 
@@ -419,9 +420,12 @@ fn maker(program: PathBuf, data: PathBuf) -> Maker {
     })
 }
 
-/// Whether anything was ever kept where this configuration keeps it. A database at a URL speaks for itself.
+/// Whether anything was ever kept where this configuration keeps it. A database at a URL speaks for itself; so does a
+/// gateway that is there, which may have been told its URL otherwise.
 pub fn has_data(config: &Config) -> bool {
-    config.database_url.is_some() || config.data.join(SQLITE_FILE).exists()
+    config.database_url.is_some()
+        || config.data.join(SQLITE_FILE).exists()
+        || own::taken(&config.data).is_some()
 }
 
 /// The whole line that adds this gateway to Claude Code.

@@ -288,6 +288,10 @@ impl McpFace for Upstream {
         self.shared.changes()
     }
 
+    fn know(&self, before: &Arc<Catalogue>, now: Catalogue) -> Option<Arc<Catalogue>> {
+        self.shared.know(before, now)
+    }
+
     async fn refresh(&self) -> Result<(), HandError> {
         self.servers.look().await
     }

@@ -3,6 +3,7 @@
 
 mod abandoned;
 mod commands;
+mod elsewhere;
 mod kept;
 mod kinds;
 mod live;

@@ -107,6 +107,23 @@ impl Shared {
         }
     }
 
+    /// Takes what somebody else saw, unless something other than `before` is known by now.
+    pub(super) fn know(&self, before: &Arc<Catalogue>, now: Catalogue) -> Option<Arc<Catalogue>> {
+        let now = Arc::new(Catalogue { down: before.down.clone(), ..now });
+        let taken = self.catalogue.send_if_modified(|known| {
+            let same = Arc::ptr_eq(known, before);
+            if same {
+                Arc::clone_from(known, &now);
+            }
+            same
+        });
+        if taken {
+            let params = Arc::new(params_of(&now.tools));
+            *self.params.write().unwrap_or_else(PoisonError::into_inner) = params;
+        }
+        taken.then_some(now)
+    }
+
     fn tell(&self) {
         self.changes.send_modify(|changes| *changes += 1);
     }
