@@ -7,4 +7,5 @@ mod elsewhere;
 mod kept;
 mod kinds;
 mod live;
+mod secure;
 mod settings;
