@@ -251,6 +251,16 @@ impl Gateway {
         self.address.get().copied()
     }
 
+    /// What this process is called among those on the database.
+    pub fn node(&self) -> String {
+        self.nodes.me().0
+    }
+
+    /// Whether the process that is called so is there.
+    pub async fn lives(&self, node: &str) -> Result<bool, DatabaseError> {
+        Ok(self.nodes.alive().await?.contains(node))
+    }
+
     /// Takes no more calls; running ones get [`Config::drain_s`], then are cancelled. Then hangs up. Once, whoever
     /// asks again.
     async fn drain(&self) {

@@ -98,7 +98,7 @@ impl Face {
 
     /// Leaves a call waiting, and asks the client to come back with answers.
     fn park(&self, ticket: Ticket, question: Question, asked: &Asked<'_>, subject: Subject) -> Heard {
-        Heard::Input(self.gateway.mcp.parked.park(&self.gateway, asked, subject, ticket, question))
+        Heard::Input(self.gateway.mcp.parked.park(&self.gateway, asked, &subject, ticket, question))
     }
 }
 

@@ -125,7 +125,7 @@ impl Face {
         let session = self.active_session_for(asked).await.map_err(|error| error::rpc(&error))?;
         let arguments = digest(&params);
         let subject = Subject { method, session, hand: hand.name.clone(), name, arguments };
-        let heard = match self.gateway.mcp.parked.retried(&self.gateway.sealer, asked, &subject)? {
+        let heard = match self.gateway.mcp.parked.retried(&self.gateway, asked, &subject).await? {
             Some(retried) => self.go_on(retried, asked, subject).await,
             None => {
                 let Value::Object(params) = params else { return Err(results::no_resource("")) };
