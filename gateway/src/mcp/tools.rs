@@ -62,9 +62,9 @@ impl Face {
             arguments: bridge::digest(&arguments),
         };
         let heard = match self.gateway.mcp.parked.retried(&self.gateway, &asked, &subject).await? {
-            Some(retried) => self.go_on(retried, &asked, subject).await,
+            Some(retried) => self.go_on(retried, &asked, &subject).await,
             None => match self.ask(&asked, session, &hand, tool, arguments)? {
-                Ok(ticket) => self.hear(ticket, &asked, subject).await,
+                Ok(ticket) => self.hear(ticket, &asked, &subject).await,
                 Err(error) => Err(error),
             },
         };

@@ -40,7 +40,7 @@ impl Face {
         &self,
         retried: Retried,
         asked: &Asked<'_>,
-        subject: Subject,
+        subject: &Subject,
     ) -> Result<Heard, CallError> {
         match retried {
             Retried::Answered(ticket) => self.hear(ticket, asked, subject).await,
@@ -54,7 +54,7 @@ impl Face {
         &self,
         mut ticket: Ticket,
         asked: &Asked<'_>,
-        subject: Subject,
+        subject: &Subject,
     ) -> Result<Heard, CallError> {
         if asked.era == Era::Modern
             && let Some(question) = self.gateway.mcp.parked.joined(&asked.view.principal, &ticket)
@@ -97,8 +97,8 @@ impl Face {
     }
 
     /// Leaves a call waiting, and asks the client to come back with answers.
-    fn park(&self, ticket: Ticket, question: Question, asked: &Asked<'_>, subject: Subject) -> Heard {
-        Heard::Input(self.gateway.mcp.parked.park(&self.gateway, asked, &subject, ticket, question))
+    fn park(&self, ticket: Ticket, question: Question, asked: &Asked<'_>, subject: &Subject) -> Heard {
+        Heard::Input(self.gateway.mcp.parked.park(&self.gateway, asked, subject, ticket, question))
     }
 }
 

@@ -126,7 +126,7 @@ impl Face {
         let arguments = digest(&params);
         let subject = Subject { method, session, hand: hand.name.clone(), name, arguments };
         let heard = match self.gateway.mcp.parked.retried(&self.gateway, asked, &subject).await? {
-            Some(retried) => self.go_on(retried, asked, subject).await,
+            Some(retried) => self.go_on(retried, asked, &subject).await,
             None => {
                 let Value::Object(params) = params else { return Err(results::no_resource("")) };
                 let relay = Relay {
@@ -137,7 +137,7 @@ impl Face {
                     request: Request { method: method.to_owned(), params },
                 };
                 match self.gateway.calls.relay(relay) {
-                    Ok(ticket) => self.hear(ticket, asked, subject).await,
+                    Ok(ticket) => self.hear(ticket, asked, &subject).await,
                     Err(error) => Err(error),
                 }
             }
