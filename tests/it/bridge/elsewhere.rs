@@ -21,7 +21,7 @@ fn answered(mut call: Value, state: &Value) -> Value {
     call
 }
 
-async fn client(gateway: &Gateway) -> Result<Client> {
+fn client(gateway: &Gateway) -> Result<Client> {
     let client = Client::unconnected(&gateway.session_url("s"), &gateway.owner_token()?, Era::Modern);
     Ok(client.declaring(json!({"elicitation": {"form": {}}})))
 }
@@ -36,7 +36,7 @@ async fn the_other_gateway_says_whose_call_it_is_and_runs_nothing() -> Result<()
     let added = first.cli(&["hand", "add", "web", "--url", fixture.url()])?;
     ensure!(added.status.success(), "{added:?}");
     offered(&second, "web").await?;
-    let (one, two) = (client(&first).await?, client(&second).await?);
+    let (one, two) = (client(&first)?, client(&second)?);
 
     let asked = one.result("tools/call", call("Who?")).await?;
     ensure!(asked["resultType"] == "input_required", "{asked}");
