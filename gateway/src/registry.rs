@@ -3,6 +3,7 @@
 //! Hands come from `manyhands.toml` (read-only; the file may change while the gateway runs) and from the database (added
 //! at run time). One name in both is refused, naming both. What MCP servers offer is kept in the database.
 
+mod elsewhere;
 mod keep;
 pub mod names;
 mod offer;
@@ -15,13 +16,12 @@ use futures_util::future::join_all;
 use hands::mcp::Catalogue;
 use hands::{Hand, HandError};
 use serde::Serialize;
-use sqlx::Row as _;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::clock;
-use crate::database::{Database, DatabaseError};
+use crate::database::{self, Database, DatabaseError};
 use crate::hand::{BadHand, BadHandName, HandConfig, HandName};
 pub use registered::Registered;
 
@@ -62,6 +62,8 @@ pub struct Registry {
     database: Database,
     maker: Maker,
     hands: RwLock<BTreeMap<HandName, Arc<Registered>>>,
+    /// Held while hands of the database and those here are made the same, from either side.
+    changing: Mutex<()>,
     changes: watch::Sender<u64>,
     /// What keeps an eye on servers.
     tasks: TaskTracker,
@@ -147,6 +149,7 @@ impl Registry {
             database,
             maker,
             hands: RwLock::default(),
+            changing: Mutex::default(),
             changes: watch::Sender::new(0),
             tasks: TaskTracker::new(),
             live: CancellationToken::new(),
@@ -155,25 +158,14 @@ impl Registry {
         for (name, config) in file {
             registry.put(registry.make(name, config, Origin::File).await?)?;
         }
-        let rows = sqlx::query("select name, config from hand order by name")
-            .fetch_all(registry.database.reader())
-            .await
-            .map_err(DatabaseError::from)?;
-        for row in rows {
-            let name: String = row.try_get("name").map_err(DatabaseError::from)?;
-            let config: String = row.try_get("config").map_err(DatabaseError::from)?;
-            match registry.put_stored(&name, &config).await {
-                Ok(()) => {}
+        for stored in registry.stored().await? {
+            match registry.put_stored(&stored, None).await {
+                Ok(_) => {}
                 Err(RegistryError::Exists { name, .. }) => return Err(RegistryError::Twice(name)),
-                Err(error) => tracing::error!(hand.name = name, error = %error, "a hand is left out"),
+                Err(error) => tracing::error!(hand.name = stored.name, error = %error, "a hand is left out"),
             }
         }
         Ok(registry)
-    }
-
-    async fn put_stored(&self, name: &str, config: &str) -> Result<(), RegistryError> {
-        let config = serde_json::from_str(config).map_err(|_| RegistryError::Corrupt(name.to_owned()))?;
-        self.put(self.make(&name.parse()?, &config, Origin::Added).await?).map(drop)
     }
 
     /// From now on servers that nobody has seen, or that can't be reached, are looked at in the background.
@@ -252,7 +244,8 @@ impl Registry {
         if let HandConfig::Sandbox(settings) = config {
             settings.check_hosts().map_err(|mount| senseless(name, mount))?;
         }
-        let made = self.make(name, config, Origin::Added).await?;
+        let mut made = self.make(name, config, Origin::Added).await?;
+        made.added_at = clock::now().to_string();
         if let (Some(mcp), Look::First) = (made.hand.mcp(), look) {
             let no_answer = |why| RegistryError::NoAnswer { name: name.clone(), why };
             mcp.refresh().await.map_err(|error| no_answer(error.to_string()))?;
@@ -260,42 +253,31 @@ impl Registry {
                 return Err(no_answer(down.why.clone()));
             }
         }
+        let _one = self.changing.lock().await;
         tracing::info!(hand.name = %name, config = %config.shown(), "a hand is added");
         let added = self.put(made)?;
-        let (key, text) = (name.to_string(), serde_json::to_string(config).unwrap_or_default());
-        let stored = self
-            .database
-            .write(move |connection| {
-                Box::pin(async move {
-                    sqlx::query("insert into hand (name, config, created_at) values ($1, $2, $3)")
-                        .bind(key)
-                        .bind(text)
-                        .bind(clock::now().to_string())
-                        .execute(&mut *connection)
-                        .await?;
-                    Ok::<_, DatabaseError>(())
-                })
-            })
-            .await;
-        let stored = match stored {
-            Ok(()) => keep::store(&self.database, &added).await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = stored {
-            self.forget(&added);
-            return Err(error.into());
+        match self.store(&added).await {
+            Ok(true) => Ok(added),
+            Ok(false) => {
+                self.forget(&added);
+                Err(RegistryError::Exists { name: name.clone(), origin: Origin::Added })
+            }
+            Err(error) => {
+                self.forget(&added);
+                Err(error.into())
+            }
         }
-        Ok(added)
     }
 
     /// Removes a hand that was added. Its instances are the caller's to release. None: it was never used, because what
     /// the database holds of it can't be read.
     pub async fn remove(&self, name: &HandName) -> Result<Option<Arc<Registered>>, RegistryError> {
+        let _one = self.changing.lock().await;
         let known = self.hands().get(name).cloned();
         if known.as_ref().is_some_and(|hand| hand.origin == Origin::File) {
             return Err(RegistryError::ReadOnly(name.clone()));
         }
-        let key = name.to_string();
+        let (key, dialect) = (name.to_string(), self.database.dialect());
         let removed = self
             .database
             .write(move |connection| {
@@ -306,8 +288,9 @@ impl Registry {
                         .await?;
                     sqlx::query("delete from catalogue where hand = $1")
                         .bind(key)
-                        .execute(connection)
+                        .execute(&mut *connection)
                         .await?;
+                    database::notify(connection, dialect, elsewhere::TOPIC, 0).await?;
                     Ok::<_, DatabaseError>(done.rows_affected())
                 })
             })

@@ -242,12 +242,23 @@ impl Gateway {
         self.tasks.spawn(async move { leases.reap_shared().await });
         self.tasks.spawn(harness::pool(self.harness.clone(), self.closing.clone()));
         self.tasks.spawn(reload::follow(self.clone()));
+        self.tasks.spawn(reload::follow_others(self.clone()));
         Ok(())
     }
 
     /// Where HTTP is served, when it is.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address.get().copied()
+    }
+
+    /// What this process is called among those on the database.
+    pub fn node(&self) -> String {
+        self.nodes.me().0
+    }
+
+    /// Whether the process that is called so is there.
+    pub async fn lives(&self, node: &str) -> Result<bool, DatabaseError> {
+        Ok(self.nodes.alive().await?.contains(node))
     }
 
     /// Takes no more calls; running ones get [`Config::drain_s`], then are cancelled. Then hangs up. Once, whoever
@@ -419,9 +430,12 @@ fn maker(program: PathBuf, data: PathBuf) -> Maker {
     })
 }
 
-/// Whether anything was ever kept where this configuration keeps it. A database at a URL speaks for itself.
+/// Whether anything was ever kept where this configuration keeps it. A database at a URL speaks for itself; so does a
+/// gateway that is there, which may have been told its URL otherwise.
 pub fn has_data(config: &Config) -> bool {
-    config.database_url.is_some() || config.data.join(SQLITE_FILE).exists()
+    config.database_url.is_some()
+        || config.data.join(SQLITE_FILE).exists()
+        || own::taken(&config.data).is_some()
 }
 
 /// The whole line that adds this gateway to Claude Code.

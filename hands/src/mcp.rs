@@ -114,6 +114,10 @@ pub trait McpFace: Send + Sync {
     /// hand's limits for a first connection and for lists.
     async fn refresh(&self) -> Result<(), HandError>;
 
+    /// Has what somebody else saw that the server offers, instead of `before`. None, and nothing done, when that is not
+    /// what this hand knows any more. Whether the server is down stays as it is.
+    fn know(&self, before: &Arc<Catalogue>, now: Catalogue) -> Option<Arc<Catalogue>>;
+
     /// Passes a request on and waits for its answer: `resources/read`, `prompts/get`, `completion/complete`, `tasks/*`.
     async fn request(
         &self,

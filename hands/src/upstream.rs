@@ -16,6 +16,7 @@ mod clean;
 mod connection;
 mod follow;
 mod http;
+mod inspect;
 mod lifecycle;
 mod listen;
 mod lists;
@@ -36,7 +37,9 @@ use secrecy::SecretString;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
+pub use self::inspect::inspect;
 pub use self::lifecycle::Limits;
+pub use crate::web::Trust;
 
 use self::relay::{Ended, Relay};
 use self::servers::Servers;
@@ -76,6 +79,8 @@ pub enum Reach {
         url: String,
         /// Headers of every request. None can replace one of the protocol's.
         headers: Vec<(String, Given)>,
+        /// Who signs its certificate, behind `https://`.
+        trust: Trust,
     },
     /// A child process that speaks on stdin and stdout.
     Stdio {
@@ -286,6 +291,10 @@ impl McpFace for Upstream {
 
     fn changes(&self) -> watch::Receiver<u64> {
         self.shared.changes()
+    }
+
+    fn know(&self, before: &Arc<Catalogue>, now: Catalogue) -> Option<Arc<Catalogue>> {
+        self.shared.know(before, now)
     }
 
     async fn refresh(&self) -> Result<(), HandError> {

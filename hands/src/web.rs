@@ -1,11 +1,13 @@
 //! Servers elsewhere, over HTTP: pooled connections, and bodies that are streams of events. MCP servers are reached with
 //! it, and so are models.
 //!
-//! Redirects are not followed, and no environment variable is looked at.
+//! Redirects are not followed, and no environment variable is looked at. What is to be reached over TLS is never reached
+//! without.
 
 pub mod events;
+mod secure;
 
-use std::io;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,6 +17,8 @@ use hyper::body::Incoming as Body;
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+
+pub use self::secure::Trust;
 
 /// How long a connection may take to be made. Whoever limits a whole request counts the answer, too.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
@@ -27,8 +31,11 @@ pub struct Client(Pool);
 
 enum Pool {
     Plain(hyper_util::client::legacy::Client<HttpConnector, Full<Bytes>>),
-    Tls(hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>),
+    Tls(Trust, Mutex<Option<TlsClient>>),
 }
+
+/// Made when it is first used, of the certificates that are trusted then.
+type TlsClient = hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
 /// Why there is no response.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,26 +49,49 @@ pub enum Unsent {
 impl Client {
     /// For URLs of this one's scheme. Touches nothing. The error is a sentence.
     pub fn new(uri: &Uri) -> Result<Self, String> {
+        Self::trusting(uri, Trust::Machine)
+    }
+
+    /// The same, where servers behind https are believed by other certificates.
+    pub fn trusting(uri: &Uri, trust: Trust) -> Result<Self, String> {
         match uri.scheme_str() {
             Some("http") => Ok(Self(Pool::Plain(builder().build(connector())))),
-            Some("https") => {
-                Ok(Self(Pool::Tls(builder().build(secure().map_err(|error| error.to_string())?))))
-            }
+            Some("https") => Ok(Self(Pool::Tls(trust, Mutex::default()))),
             _ => Err("the URL begins with neither http:// nor https://".to_owned()),
         }
     }
 
     /// Sends a request and waits for the headers of the response.
     pub async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Body>, Unsent> {
-        let sent = match &self.0 {
-            Pool::Plain(client) => client.request(request).await,
-            Pool::Tls(client) => client.request(request).await,
+        let (trust, made) = match &self.0 {
+            Pool::Plain(client) => {
+                return client.request(request).await.map_err(|error| {
+                    let why = causes(&error);
+                    if error.is_connect() { Unsent::Unreached(why) } else { Unsent::Cut(why) }
+                });
+            }
+            Pool::Tls(trust, made) => (trust, made),
         };
-        sent.map_err(|error| {
-            let why = causes(&error);
-            if error.is_connect() { Unsent::Unreached(why) } else { Unsent::Cut(why) }
+        let sent = tls_client(trust, made).map_err(Unsent::Unreached)?.request(request).await;
+        sent.map_err(|error| match secure::doubt(&error, trust) {
+            Some(why) => {
+                // The file may be another one when the next request comes.
+                *made.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                Unsent::Unreached(why)
+            }
+            None if error.is_connect() => Unsent::Unreached(causes(&error)),
+            None => Unsent::Cut(causes(&error)),
         })
     }
+}
+
+fn tls_client(trust: &Trust, made: &Mutex<Option<TlsClient>>) -> Result<TlsClient, String> {
+    let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(client) = &*made {
+        return Ok(client.clone());
+    }
+    let client = builder().build(secure::connector(trust, connector())?);
+    Ok(made.insert(client).clone())
 }
 
 /// An error with what is behind it.
@@ -91,13 +121,4 @@ fn connector() -> HttpConnector {
     connector.set_connect_timeout(Some(CONNECT_MAX));
     connector.set_keepalive(Some(Duration::from_secs(30)));
     connector
-}
-
-/// With the certificates that this machine trusts.
-fn secure() -> io::Result<HttpsConnector<HttpConnector>> {
-    Ok(hyper_rustls::HttpsConnectorBuilder::new()
-        .with_provider_and_native_roots(rustls::crypto::ring::default_provider())?
-        .https_only()
-        .enable_http1()
-        .wrap_connector(connector()))
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod asked;
 mod calls;
+mod elsewhere;
 mod follow;
 mod kit;
 mod lists;

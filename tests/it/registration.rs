@@ -3,7 +3,9 @@
 
 mod abandoned;
 mod commands;
+mod elsewhere;
 mod kept;
 mod kinds;
 mod live;
+mod secure;
 mod settings;

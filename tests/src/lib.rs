@@ -10,3 +10,4 @@ pub mod guest;
 pub mod models;
 pub mod postgres;
 pub mod sshd;
+pub mod tls;

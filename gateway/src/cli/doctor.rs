@@ -21,6 +21,7 @@ pub(super) async fn run(setting: &Setting) -> anyhow::Result<ExitCode> {
         Ground { program: std::env::current_exe()?, data: setting.config.data.clone(), variables: variable };
     for (name, hand) in &setting.config.hands {
         lines.extend(server(name, hand));
+        lines.extend(answers(name, hand).await);
         lines.extend(looked(name, hand, &ground).await);
     }
     match setting.output {
@@ -55,6 +56,22 @@ fn server(name: &HandName, hand: &HandConfig) -> Option<Line> {
         Err((why, remedy)) => (State::Missing, why, Some(remedy)),
     };
     Some(Line { subject: format!("hand {name}"), state, found, remedy })
+}
+
+/// Whether the server of a hand in the file answers, where it is one that is there without us.
+async fn answers(name: &HandName, hand: &HandConfig) -> Option<Line> {
+    let HandConfig::Mcp(settings) = hand else { return None };
+    settings.url.as_ref()?;
+    let line = match settings.resolve(name, variable) {
+        Ok(config) => Line::of(hands::upstream::inspect(config).await),
+        Err(error) => Line::of(Finding {
+            subject: "server",
+            state: State::Missing,
+            found: error.to_string(),
+            remedy: Some("correct its settings".to_owned()),
+        }),
+    };
+    Some(Line { subject: format!("hand {name}, {}", line.subject), ..line })
 }
 
 /// Whether the model that is chosen has its key. Nobody is asked whether it is a good one.

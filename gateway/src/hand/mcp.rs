@@ -1,17 +1,19 @@
 //! How an MCP server is reached and used, and what can't be said of one.
 
+mod read;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hands::upstream::{self, Given, Reach, UpstreamConfig};
+use hands::upstream::{self, Given, Reach, Trust, UpstreamConfig};
 use http::{HeaderName, Uri};
-use serde::de::{Error, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use self::read::{sources, words};
 use super::HandName;
 use super::permission::Permissions;
 use super::source::{Source, Variables, is_variable, looks_secret};
@@ -62,6 +64,9 @@ pub struct McpSettings {
     /// Headers of every request to the URL.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "sources")]
     pub headers: BTreeMap<String, Source>,
+    /// By whom the certificate of an `https://` URL must be signed: a PEM file. Default: whomever this machine trusts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca: Option<PathBuf>,
     /// Which era it speaks. Default: found out.
     pub protocol: Protocol,
     /// Who shares one server. Default: `session` for a command, `principal` for a URL.
@@ -132,7 +137,7 @@ pub enum BadServer {
     #[error("the command's first word is its program: it can't be empty")]
     NoProgram,
     /// A path is relative, and nobody knows to what.
-    #[error("the directory {} is not absolute", .0.display())]
+    #[error("the path {} is not absolute", .0.display())]
     Relative(PathBuf),
     /// A header that can't be.
     #[error("{0:?} is no name of a header")]
@@ -184,6 +189,7 @@ impl Default for McpSettings {
             directory: None,
             env: BTreeMap::new(),
             headers: BTreeMap::new(),
+            ca: None,
             protocol: Protocol::Auto,
             share: None,
             log: true,
@@ -207,7 +213,11 @@ impl McpSettings {
             of.iter().map(|(name, source)| (name.clone(), given(what, name, source, variables))).collect()
         };
         let reach = match &self.url {
-            Some(url) => Reach::Http { url: url.clone(), headers: given("header", &self.headers) },
+            Some(url) => Reach::Http {
+                url: url.clone(),
+                headers: given("header", &self.headers),
+                trust: self.ca.clone().map_or(Trust::Machine, Trust::Only),
+            },
             None => Reach::Stdio {
                 command: self.command.clone(),
                 directory: self.directory.clone(),
@@ -253,6 +263,14 @@ impl McpSettings {
         if !known || url.contains('#') || parsed.host().is_none_or(str::is_empty) {
             return Err(BadServer::Url);
         }
+        if let Some(ca) = &self.ca {
+            if parsed.scheme_str() != Some("https") {
+                return Err(BadServer::Misplaced { setting: "ca", needs: "url of https://" });
+            }
+            if !ca.is_absolute() {
+                return Err(BadServer::Relative(ca.clone()));
+            }
+        }
         let misplaced = |setting| BadServer::Misplaced { setting, needs: "command" };
         if !self.env.is_empty() {
             return Err(misplaced("env"));
@@ -282,6 +300,9 @@ impl McpSettings {
         }
         if !self.headers.is_empty() {
             return Err(BadServer::Misplaced { setting: "headers", needs: "url" });
+        }
+        if self.ca.is_some() {
+            return Err(BadServer::Misplaced { setting: "ca", needs: "url of https://" });
         }
         if let Some(directory) = self.directory.as_ref().filter(|directory| !directory.is_absolute()) {
             return Err(BadServer::Relative(directory.clone()));
@@ -330,6 +351,9 @@ impl McpSettings {
             // Rebuilt of its parts: nothing joined to a folder leaves a slash behind.
             self.directory = Some(placed(directory).components().collect());
         }
+        if let Some(ca) = &mut self.ca {
+            *ca = placed(ca);
+        }
         for source in self.env.values_mut().chain(self.headers.values_mut()) {
             if let Source::File { file, .. } = source {
                 *file = placed(file);
@@ -363,7 +387,17 @@ impl McpSettings {
 
     /// What decides which server it is and what it says: everything else may change without a second look at it.
     pub fn server(&self) -> Value {
-        json!([self.url, self.command, self.directory, self.env, self.headers, self.protocol])
+        let mut server = vec![
+            json!(self.url),
+            json!(self.command),
+            json!(self.directory),
+            json!(self.env),
+            json!(self.headers),
+            json!(self.protocol),
+        ];
+        // Only where there is one: what is kept of all others is kept by what they have.
+        server.extend(self.ca.as_ref().map(|ca| json!(ca)));
+        server.into()
     }
 }
 
@@ -419,57 +453,4 @@ fn without_user(word: &str) -> String {
         Some(at) => format!("{scheme}://…{}", rest.get(at..).unwrap_or_default()),
         None => word.to_owned(),
     }
-}
-
-/// A list of words. What stands there instead is not shown: it may hold a credential.
-fn words<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
-    struct Words;
-    impl<'de> Visitor<'de> for Words {
-        type Value = Vec<String>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a list of texts")
-        }
-
-        fn visit_str<E: Error>(self, _: &str) -> Result<Self::Value, E> {
-            Err(E::custom(
-                "a command is a list of words, such as [\"npx\", \"-y\", \"some-server\"]: there is no shell",
-            ))
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-            let mut words = Vec::new();
-            let wrong = |_| A::Error::custom("each word of a command is a text in quotes");
-            while let Some(word) = list.next_element().map_err(wrong)? {
-                words.push(word);
-            }
-            Ok(words)
-        }
-    }
-    from.deserialize_any(Words)
-}
-
-/// A table of values. What stands there instead is not shown: it may hold a credential.
-fn sources<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Source>, D::Error> {
-    struct Sources;
-    impl<'de> Visitor<'de> for Sources {
-        type Value = BTreeMap<String, Source>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a table of names and values")
-        }
-
-        fn visit_str<E: Error>(self, _: &str) -> Result<Self::Value, E> {
-            Err(E::custom("headers and env are tables: { NAME = \"value\" }"))
-        }
-
-        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-            let mut sources = BTreeMap::new();
-            while let Some((name, source)) = map.next_entry()? {
-                sources.insert(name, source);
-            }
-            Ok(sources)
-        }
-    }
-    from.deserialize_any(Sources)
 }

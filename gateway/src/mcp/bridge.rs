@@ -63,7 +63,7 @@ impl Bridge {
 }
 
 /// What a request is about: a retry must be about the same.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, Serialize)]
 pub(super) struct Subject {
     pub(super) method: &'static str,
     pub(super) session: SessionId,

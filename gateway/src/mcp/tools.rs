@@ -61,10 +61,10 @@ impl Face {
             name: tool.name.clone(),
             arguments: bridge::digest(&arguments),
         };
-        let heard = match self.gateway.mcp.parked.retried(&self.gateway.sealer, &asked, &subject)? {
-            Some(retried) => self.go_on(retried, &asked, subject).await,
+        let heard = match self.gateway.mcp.parked.retried(&self.gateway, &asked, &subject).await? {
+            Some(retried) => self.go_on(retried, &asked, &subject).await,
             None => match self.ask(&asked, session, &hand, tool, arguments)? {
-                Ok(ticket) => self.hear(ticket, &asked, subject).await,
+                Ok(ticket) => self.hear(ticket, &asked, &subject).await,
                 Err(error) => Err(error),
             },
         };

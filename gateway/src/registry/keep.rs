@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::registered::Registered;
 use crate::clock;
-use crate::database::{Database, DatabaseError};
+use crate::database::{self, Connection, Database, DatabaseError, Dialect};
 use crate::hand::{HandConfig, HandName};
 
 /// Pause before a server that was not reached is looked at again. It doubles up to [`LOOK_PAUSE_MAX`].
@@ -50,31 +50,54 @@ pub(super) async fn load(
     Ok(serde_json::from_str(&body).unwrap_or_default())
 }
 
+/// What is stored of a hand, ready to be written.
+#[derive(Clone)]
+pub(super) struct Row {
+    hand: String,
+    config_digest: String,
+    body: String,
+}
+
+impl Row {
+    /// What the hand offers now. Nothing, unless it is an MCP server.
+    pub(super) fn of(hand: &Registered) -> Option<Self> {
+        let catalogue = Catalogue::clone(&*hand.catalogue()?);
+        let kept = Kept { catalogue, changes: hand.changes().iter().cloned().collect() };
+        let body = serde_json::to_string(&kept).unwrap_or_default();
+        Some(Self { hand: hand.name.to_string(), config_digest: digest(&hand.config), body })
+    }
+
+    /// Writes it within a transaction, and tells the other processes once that is committed.
+    pub(super) async fn store(
+        self,
+        connection: &mut Connection,
+        dialect: Dialect,
+    ) -> Result<(), DatabaseError> {
+        let topic = topic(&self.hand);
+        sqlx::query(
+            "insert into catalogue (hand, config_digest, body, updated_at) values ($1, $2, $3, $4)
+             on conflict (hand) do update set config_digest = excluded.config_digest, body = excluded.body,
+                 updated_at = excluded.updated_at",
+        )
+        .bind(self.hand)
+        .bind(self.config_digest)
+        .bind(self.body)
+        .bind(clock::now().to_string())
+        .execute(&mut *connection)
+        .await?;
+        Ok(database::notify(connection, dialect, &topic, 0).await?)
+    }
+}
+
 /// Stores what the hand offers now.
-pub(super) async fn store(database: &Database, hand: &Registered) -> Result<(), DatabaseError> {
-    let Some(catalogue) = hand.catalogue() else { return Ok(()) };
-    let changes = hand.changes().iter().cloned().collect();
-    let kept = Kept { catalogue: Catalogue::clone(&catalogue), changes };
-    let (name, digest) = (hand.name.to_string(), digest(&hand.config));
-    let body = serde_json::to_string(&kept).unwrap_or_default();
-    database
-        .write(move |connection| {
-            Box::pin(async move {
-                sqlx::query(
-                    "insert into catalogue (hand, config_digest, body, updated_at) values ($1, $2, $3, $4)
-                     on conflict (hand) do update set config_digest = excluded.config_digest, body = excluded.body,
-                         updated_at = excluded.updated_at",
-                )
-                .bind(name)
-                .bind(digest)
-                .bind(body)
-                .bind(clock::now().to_string())
-                .execute(connection)
-                .await?;
-                Ok::<_, DatabaseError>(())
-            })
-        })
-        .await
+async fn store(database: &Database, hand: &Registered) -> Result<(), DatabaseError> {
+    let (Some(row), dialect) = (Row::of(hand), database.dialect()) else { return Ok(()) };
+    database.write(move |connection| Box::pin(row.store(connection, dialect))).await
+}
+
+/// What the signal is called that what a hand offers was stored.
+fn topic(hand: &str) -> String {
+    format!("offer {hand}")
 }
 
 /// A server that is reached otherwise may be another one.
@@ -99,8 +122,8 @@ impl Seen {
     }
 }
 
-/// Stores what a server offers whenever it has changed, says what was different, and tells `changes`. Until the hand is gone, or
-/// `closing` fires.
+/// Stores what a server offers whenever it has changed, says what was different, and tells `changes`; and has what other
+/// processes that share the database have stored. Until the hand is gone, or `closing` fires.
 pub(super) async fn keep(
     hand: Arc<Registered>,
     seen: Seen,
@@ -110,11 +133,18 @@ pub(super) async fn keep(
 ) {
     let Some(mcp) = hand.hand.mcp() else { return };
     let Seen { mut fired, catalogue: mut known } = seen;
+    let mut told = database.signals().subscribe();
+    told.add(&topic(hand.name.as_str()));
+    // What was stored between the making of this hand and the line above was told to nobody here.
+    let mut news = database.dialect() == Dialect::Postgres;
     loop {
         let over = tokio::select! {
-            fired = fired.changed() => fired.is_err(),
+            biased;
             () = hand.gone.cancelled() => return,
             () = closing.cancelled() => true,
+            fired = fired.changed() => fired.is_err(),
+            () = std::future::ready(()), if news => false,
+            _ = told.changed() => { news = true; false },
             () = tokio::time::sleep(NOTICE_EVERY) => false,
         };
         let now = mcp.catalogue();
@@ -131,7 +161,35 @@ pub(super) async fn keep(
         if over {
             return;
         }
+        if std::mem::take(&mut news) {
+            match take_over(&hand, &database).await {
+                Ok(None) => {}
+                Ok(Some(taken)) => {
+                    known = taken;
+                    changes.send_modify(|version| *version += 1);
+                }
+                Err(error) => {
+                    tracing::warn!(hand.name = %hand.name, error = %error, "what a hand offers could not be read");
+                }
+            }
+        }
     }
+}
+
+/// Has the definitions that are stored, if they are others than those here. Whether a server is down is each process's
+/// own to find out.
+async fn take_over(hand: &Registered, database: &Database) -> Result<Option<Arc<Catalogue>>, DatabaseError> {
+    let Some(mcp) = hand.hand.mcp() else { return Ok(None) };
+    let before = mcp.catalogue();
+    let Kept { catalogue, changes } = load(database, &hand.name, &hand.config).await?;
+    if catalogue.version.is_empty() || offers(&catalogue) == offers(&before) {
+        return Ok(None);
+    }
+    // One that has changed here meanwhile is newer, and is stored next.
+    let Some(taken) = mcp.know(&before, catalogue) else { return Ok(None) };
+    tracing::info!(hand.name = %hand.name, "a hand's server changed what it offers, as another gateway has seen");
+    *hand.changes() = changes.into();
+    Ok(Some(taken))
 }
 
 /// Looks at a server that nobody has seen, or that can't be reached, again and again, from when `live` fires until the

@@ -27,6 +27,8 @@ pub struct Registered {
     pub config: HandConfig,
     /// Where that is written.
     pub origin: Origin,
+    /// When it was added, as the database has it: one that was removed and added again is another one.
+    pub(super) added_at: String,
     /// What executes.
     pub hand: Arc<dyn Hand>,
     /// Fires when it is registered no more.
@@ -47,7 +49,16 @@ impl Registered {
         tools: Vec<Tool>,
     ) -> Self {
         let offer = RwLock::new(Arc::new(Offer::of_tools(&name, tools)));
-        Self { name, config, origin, hand, gone: CancellationToken::new(), offer, changes: Mutex::default() }
+        Self {
+            name,
+            config,
+            origin,
+            added_at: String::new(),
+            hand,
+            gone: CancellationToken::new(),
+            offer,
+            changes: Mutex::default(),
+        }
     }
 
     /// Its tools that clients can call, in order of their names. An MCP server's change while it is registered.

@@ -1,4 +1,5 @@
-//! Following `manyhands.toml`: hands that it adds, removes or changes are there at once, without a restart.
+//! Following `manyhands.toml`, and the other gateways on one database: hands that either adds, removes or changes are
+//! there at once, without a restart.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +12,9 @@ use crate::config::{FileRead, Reread, Stamp};
 /// How often the file is looked at. What it says applies when two looks saw the same: a file that is just being written
 /// is left alone.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// Pause after the database could not be read.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Has the file's hands whenever it changes, or is told to be read, until the gateway closes. A file that can't be read
 /// changes nothing.
@@ -40,7 +44,49 @@ pub(super) async fn follow(gateway: Arc<Gateway>) {
     }
 }
 
-async fn apply(gateway: &Gateway, file: &mut FileRead) {
+/// Has the hands that other gateways on the same database add and remove, until this one closes.
+pub(super) async fn follow_others(gateway: Arc<Gateway>) {
+    let mut told = gateway.registry.told_elsewhere();
+    // First for what was written between the first look and this one. Nobody tells of it.
+    loop {
+        let done = catch_up(&gateway).await;
+        let again = async {
+            match done {
+                Caught::Up => drop(told.changed().await),
+                Caught::Behind => tokio::time::sleep(AGAIN_AFTER).await,
+            }
+        };
+        tokio::select! {
+            () = again => {}
+            () = gateway.closing.cancelled() => return,
+        }
+    }
+}
+
+/// Whether the hands are as the database has them.
+enum Caught {
+    Up,
+    Behind,
+}
+
+async fn catch_up(gateway: &Arc<Gateway>) -> Caught {
+    match gateway.registry.catch_up().await {
+        Ok(gone) => {
+            for hand in gone {
+                let leases = gateway.leases.clone();
+                // One that takes its time keeps no other hand waiting.
+                gateway.tasks.spawn(async move { leases.release_of(&hand).await });
+            }
+            Caught::Up
+        }
+        Err(error) => {
+            tracing::warn!(error = %error, "the hands of other gateways could not be read; trying again");
+            Caught::Behind
+        }
+    }
+}
+
+async fn apply(gateway: &Arc<Gateway>, file: &mut FileRead) {
     let Reread { hands, later } = match file.again() {
         Ok(read) => read,
         Err(error) => {
@@ -56,5 +102,7 @@ async fn apply(gateway: &Gateway, file: &mut FileRead) {
     }
     let gone = gateway.registry.apply(&hands).await;
     join_all(gone.iter().map(|hand| gateway.leases.release_of(hand))).await;
+    // A name that the file had may be free now for one that another gateway added.
+    catch_up(gateway).await;
     tracing::info!(file = %file.path.display(), "the configuration was read again");
 }

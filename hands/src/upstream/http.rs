@@ -23,7 +23,7 @@ pub(super) use self::listen::{Ended as ListenEnded, listen};
 use self::headers::{LAST_EVENT_ID, METHOD, NAME, PROTOCOL_VERSION, SESSION_ID};
 use super::Given;
 use super::wire::{Era, Failure, Incoming, METHOD_NOT_FOUND, MODERN, Outgoing};
-use crate::web::{Client, Unsent};
+use crate::web::{Client, Trust, Unsent};
 
 /// How long headers that were read from the configuration hold: a rotated token is seen after this.
 const HEADERS_HOLD: Duration = Duration::from_secs(5);
@@ -64,14 +64,14 @@ impl Spoken {
 
 impl Http {
     /// Touches nothing. The error is a sentence.
-    pub(super) fn new(url: &str, headers: &[(String, Given)]) -> Result<Self, String> {
+    pub(super) fn new(url: &str, headers: &[(String, Given)], trust: &Trust) -> Result<Self, String> {
         let uri: Uri = url.parse().map_err(|error| format!("the URL is not one: {error}"))?;
         let mut given = Vec::new();
         for (name, value) in headers {
             let name = name.parse().map_err(|_| format!("{name:?} is no name of a header"))?;
             given.push((name, value.clone()));
         }
-        let client = Client::new(&uri)?;
+        let client = Client::trusting(&uri, trust.clone())?;
         Ok(Self { uri, given, headers: Mutex::default(), client })
     }
 

@@ -61,7 +61,7 @@ struct Starts {
 impl Shared {
     pub(super) fn new(config: UpstreamConfig, known: Catalogue, limits: Limits) -> Arc<Self> {
         let http = match &config.reach {
-            Reach::Http { url, headers } => Some(Http::new(url, headers).map(Arc::new)),
+            Reach::Http { url, headers, trust } => Some(Http::new(url, headers, trust).map(Arc::new)),
             Reach::Stdio { .. } => None,
         };
         let params = RwLock::new(Arc::new(params_of(&known.tools)));
@@ -105,6 +105,23 @@ impl Shared {
         } else if former.down.is_some() {
             self.tell();
         }
+    }
+
+    /// Takes what somebody else saw, unless something other than `before` is known by now.
+    pub(super) fn know(&self, before: &Arc<Catalogue>, now: Catalogue) -> Option<Arc<Catalogue>> {
+        let now = Arc::new(Catalogue { down: before.down.clone(), ..now });
+        let taken = self.catalogue.send_if_modified(|known| {
+            let same = Arc::ptr_eq(known, before);
+            if same {
+                Arc::clone_from(known, &now);
+            }
+            same
+        });
+        if taken {
+            let params = Arc::new(params_of(&now.tools));
+            *self.params.write().unwrap_or_else(PoisonError::into_inner) = params;
+        }
+        taken.then_some(now)
     }
 
     fn tell(&self) {
@@ -216,11 +233,12 @@ impl Shared {
         let catalogue = self.catalogue();
         let since = catalogue.down.as_ref().map(|down| format!(" (down since {})", down.since));
         let since = since.unwrap_or_default();
-        let is_process = matches!(self.config.reach, Reach::Stdio { .. });
-        let remedy = if is_process {
-            "look at its command, its settings and the log"
-        } else {
-            "start it, or correct its URL or headers"
+        let remedy = match &self.config.reach {
+            Reach::Stdio { .. } => "look at its command, its settings and the log",
+            Reach::Http { url, .. } if url.starts_with("https:") => {
+                "start it, or correct its URL, headers or ca"
+            }
+            Reach::Http { .. } => "start it, or correct its URL or headers",
         };
         match failure {
             Failure::Cut(why) => HandError::Lost {

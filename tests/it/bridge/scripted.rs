@@ -264,6 +264,10 @@ impl McpFace for Scripted {
         self.changes.subscribe()
     }
 
+    fn know(&self, _: &Arc<Catalogue>, _: Catalogue) -> Option<Arc<Catalogue>> {
+        None
+    }
+
     async fn refresh(&self) -> Result<(), HandError> {
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use async_trait::async_trait;
-use gateway::database::Database;
+use gateway::database::{Database, DatabaseConfig};
 use gateway::hand::{HandConfig, HandName, McpSettings};
 use gateway::registry::{Look, Maker, Making, Registry, RegistryError};
 use hands::mcp::{Catalogue, Down, McpFace, Object, Reply, Request};
@@ -56,6 +56,18 @@ impl McpFace for Scripted {
 
     fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
+    }
+
+    fn know(&self, before: &Arc<Catalogue>, now: Catalogue) -> Option<Arc<Catalogue>> {
+        let now = Arc::new(Catalogue { down: before.down.clone(), ..now });
+        let taken = self.catalogue.send_if_modified(|known| {
+            let same = Arc::ptr_eq(known, before);
+            if same {
+                *known = now.clone();
+            }
+            same
+        });
+        taken.then_some(now)
     }
 
     async fn refresh(&self) -> Result<(), HandError> {
@@ -301,6 +313,41 @@ async fn the_file_applies_as_far_as_it_can(store: &Store) -> Result<()> {
     ensure!(Arc::ptr_eq(&before, &registry.get("stays")?), "what did not change is not touched");
     ensure!(registry.get("other")?.config == command("e") && registry.get("added")?.config == command("d"));
     registry.close().await;
+    Ok(())
+}
+
+/// What one process sees of a server is told to clients of the other, which looks at nothing itself.
+#[tokio::test]
+async fn another_process_has_what_one_has_seen() -> Result<()> {
+    let postgres = tests::postgres::database().await?;
+    let open = || Database::open(DatabaseConfig::Url(postgres.url().into()));
+    let (ours, theirs) = tokio::try_join!(open(), open())?;
+    let file = [("db", command("server"))];
+    let (first, second) = (Start::new(&ours, &file).await?, Start::new(&theirs, &file).await?);
+    let mut changes = second.registry.changes();
+    first.server("db").now(offering(&[("a", "is a")]));
+    changed(&mut changes).await?;
+    ensure!(second.tools("db") == ["db__a"], "{:?}", second.tools("db"));
+    // And the other way.
+    let mut changes = first.registry.changes();
+    changes.mark_unchanged();
+    let down = Down { since: "2026-11-29T00:00:00Z".into(), why: "not from here".into() };
+    second.server("db").now(Catalogue { down: Some(down), ..offering(&[("b", "is b")]) });
+    changed(&mut changes).await?;
+    let shown = first.shown("db");
+    ensure!(
+        first.tools("db") == ["db__b"] && shown["state"] == "ok",
+        "a server may be down for one: {shown}"
+    );
+    let lines = shown["changes"].as_array().context("lines")?;
+    ensure!(lines.iter().any(|line| line.as_str().is_some_and(|line| line.starts_with("tool a went away"))));
+    // Who reads what it wrote itself has nothing new to tell.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    ensure!(!changes.has_changed()?);
+    first.registry.close().await;
+    second.registry.close().await;
+    ours.close().await;
+    theirs.close().await;
     Ok(())
 }
 

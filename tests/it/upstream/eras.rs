@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hands::Hand;
 use hands::mcp::{McpFace, Reply};
-use hands::upstream::{Limits, Protocol, Reach};
+use hands::upstream::{Limits, Protocol, Reach, Trust};
 use serde_json::json;
 
 use super::kit::{Era, PAIRS, Rig, Way, call, config, quiet, script, soon, text};
@@ -69,7 +69,7 @@ async fn a_fixed_era_is_not_asked_for() {
     rig.end().await;
 
     let web = Web::start(Era::Legacy).await;
-    let mut modern = config(Reach::Http { url: web.url(), headers: Vec::new() });
+    let mut modern = config(Reach::Http { url: web.url(), headers: Vec::new(), trust: Trust::Machine });
     modern.protocol = Protocol::Modern;
     let rig = Rig::of(modern, tempfile::tempdir().unwrap());
     let refused = rig.try_call("echo", json!({"text": "x"}), quiet()).await.unwrap_err();
@@ -180,7 +180,7 @@ async fn what_was_known_is_there_before_the_server_and_a_real_change_is_told_onc
     rig.hand.refresh().await.unwrap();
     let known = rig.hand.catalogue();
     let web = rig.web.as_ref().unwrap();
-    let reach = Reach::Http { url: web.url(), headers: Vec::new() };
+    let reach = Reach::Http { url: web.url(), headers: Vec::new(), trust: Trust::Machine };
     let again = hands::upstream::Upstream::new(config(reach), (*known).clone());
     assert_eq!(again.tools().await.unwrap().len(), 2);
     let changes = again.changes();

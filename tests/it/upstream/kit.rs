@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hands::mcp::{Ask, Caller, Catalogue, Notice, Object, Reply, Unasked};
-use hands::upstream::{Given, Limits, Protocol, Reach, Share, Upstream, UpstreamConfig};
+use hands::upstream::{Given, Limits, Protocol, Reach, Share, Trust, Upstream, UpstreamConfig};
 use hands::{Call, CallContext, Hand, HandError, Handle, Lease, Outcome, Progress};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -86,7 +86,11 @@ impl Rig {
     }
 
     pub(super) fn web(web: Web) -> Self {
-        let reach = Reach::Http { url: web.url(), headers: vec![("X-Configured".to_owned(), given("yes"))] };
+        let reach = Reach::Http {
+            url: web.url(),
+            headers: vec![("X-Configured".to_owned(), given("yes"))],
+            trust: Trust::Machine,
+        };
         let mut rig = Self::of(config(reach), tempfile::tempdir().unwrap());
         rig.web = Some(web);
         rig

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use hands::mcp::McpFace;
-use hands::upstream::{Limits, Reach, Upstream};
+use hands::upstream::{Limits, Reach, Trust, Upstream};
 use hands::{Ending, Hand, HandError};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
@@ -144,8 +144,11 @@ async fn a_server_that_does_not_begin_delays_nobody_else() {
 
 #[tokio::test]
 async fn a_url_where_nobody_listens_says_so_without_its_secrets() {
-    let reach =
-        Reach::Http { url: "http://user:pw@127.0.0.1:1/mcp?key=secret".to_owned(), headers: Vec::new() };
+    let reach = Reach::Http {
+        url: "http://user:pw@127.0.0.1:1/mcp?key=secret".to_owned(),
+        headers: Vec::new(),
+        trust: Trust::Machine,
+    };
     let rig = Rig::of(config(reach), tempfile::tempdir().unwrap());
     let refused = rig.try_call("echo", json!({}), quiet()).await.unwrap_err();
     let HandError::Unavailable { why, .. } = &refused else { panic!("{refused:?}") };
@@ -161,7 +164,8 @@ async fn a_dead_server_keeps_its_tools_and_says_since_when() {
     rig.hand.refresh().await.unwrap();
     let known = (*rig.hand.catalogue()).clone();
     rig.end().await;
-    let reach = Reach::Http { url: "http://127.0.0.1:1/mcp".to_owned(), headers: Vec::new() };
+    let reach =
+        Reach::Http { url: "http://127.0.0.1:1/mcp".to_owned(), headers: Vec::new(), trust: Trust::Machine };
     let dead = Upstream::new(config(reach), known.clone());
     let mut changes = dead.changes();
     dead.refresh().await.unwrap_err();

@@ -56,6 +56,9 @@ pub(in crate::cli) struct Options {
     /// URL: a header whose value is in a file that only you can read: 'Authorization=Bearer /path'
     #[arg(long, value_name = "HEADER=PATH", value_parser = from_file, requires = "url", conflicts_with = "command")]
     header_file: Vec<(String, Source)>,
+    /// URL of https://: a PEM file with who must have signed its certificate [default: whomever this machine trusts]
+    #[arg(long, value_name = "PEM", requires = "url", conflicts_with = "command")]
+    ca: Option<PathBuf>,
     /// Command: a variable of its environment; may be repeated
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = plain, requires = "command", conflicts_with = "url")]
     variables: Vec<(String, Source)>,
@@ -224,6 +227,7 @@ fn server(options: Options) -> anyhow::Result<McpSettings> {
         directory: options.directory,
         env: together([options.variables, options.env_from, options.env_file])?,
         headers: together([options.headers, options.header_env, options.header_file])?,
+        ca: options.ca,
         protocol: options.protocol.unwrap_or_default(),
         share: options.share,
         log: !options.no_log,

@@ -6,11 +6,8 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use hands::mcp::{Notice, Object, Unasked};
-use rmcp::model::{
-    CustomNotification, MetaObject, NotificationMetaObject, ProgressNotification, ProgressNotificationParam,
-    ProgressToken, ServerNotification,
-};
-use serde_json::Value;
+use rmcp::model::{CustomNotification, ProgressToken, ServerNotification};
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::super::Face;
@@ -43,7 +40,7 @@ impl Face {
         &self,
         retried: Retried,
         asked: &Asked<'_>,
-        subject: Subject,
+        subject: &Subject,
     ) -> Result<Heard, CallError> {
         match retried {
             Retried::Answered(ticket) => self.hear(ticket, asked, subject).await,
@@ -57,7 +54,7 @@ impl Face {
         &self,
         mut ticket: Ticket,
         asked: &Asked<'_>,
-        subject: Subject,
+        subject: &Subject,
     ) -> Result<Heard, CallError> {
         if asked.era == Era::Modern
             && let Some(question) = self.gateway.mcp.parked.joined(&asked.view.principal, &ticket)
@@ -100,7 +97,7 @@ impl Face {
     }
 
     /// Leaves a call waiting, and asks the client to come back with answers.
-    fn park(&self, ticket: Ticket, question: Question, asked: &Asked<'_>, subject: Subject) -> Heard {
+    fn park(&self, ticket: Ticket, question: Question, asked: &Asked<'_>, subject: &Subject) -> Heard {
         Heard::Input(self.gateway.mcp.parked.park(&self.gateway, asked, subject, ticket, question))
     }
 }
@@ -143,51 +140,46 @@ impl<'a> Reporter<'a> {
         self.last = Instant::now();
         // A call that prints has begun: what was done before is over.
         let (step, text) = (self.said.take(), std::mem::take(&mut self.waiting));
-        let Some(token) = self.token.clone() else { return };
         let before = self.sent.unwrap_or_default();
         let progress = (before + self.step).max(before.next_up());
-        let mut news = ProgressNotificationParam::new(token, progress);
-        news.message = Some(match step {
+        let message = match step {
             _ if !text.is_empty() => text,
             Some(step) => step.to_string(),
             None => "still running".to_owned(),
-        });
-        self.sent = Some(progress);
-        self.asker.tell(progressed(news)).await;
+        };
+        let news = [("progress".to_owned(), json!(progress)), ("message".to_owned(), message.into())];
+        self.progressed(progress, Object::from_iter(news)).await;
     }
 
     async fn notice(&mut self, notice: &Notice) {
         match notice {
             Notice::Progress(params) => self.progress(params).await,
-            Notice::Log(params) => {
-                let params = Some(Value::Object(params.clone()));
-                let mut message = CustomNotification::new("notifications/message", params);
-                message.extensions.insert(About(self.asker.id.clone()));
-                self.asker.tell(ServerNotification::CustomNotification(message)).await;
-            }
+            Notice::Log(params) => self.tell("notifications/message", params.clone()).await,
         }
     }
 
-    /// A server's own progress: its numbers are kept, unless they go back.
+    /// A server's own progress, with all that it says: its numbers are kept, unless they go back.
     async fn progress(&mut self, params: &Object) {
         self.step = SIGN_OF_LIFE;
-        let Some(token) = self.token.clone() else { return };
         let Some(progress) = params.get("progress").and_then(Value::as_f64) else { return };
-        if self.sent.is_some_and(|sent| progress <= sent) {
-            return;
+        if self.sent.is_none_or(|sent| progress > sent) {
+            self.last = Instant::now();
+            self.progressed(progress, params.clone()).await;
         }
-        let mut news = ProgressNotificationParam::new(token, progress);
-        news.total = params.get("total").and_then(Value::as_f64);
-        news.message = params.get("message").and_then(Value::as_str).map(str::to_owned);
-        if let Some(Value::Object(meta)) = params.get("_meta") {
-            news.meta = Some(NotificationMetaObject(MetaObject(meta.clone())));
-        }
-        self.sent = Some(progress);
-        self.last = Instant::now();
-        self.asker.tell(progressed(news)).await;
     }
-}
 
-fn progressed(news: ProgressNotificationParam) -> ServerNotification {
-    ServerNotification::ProgressNotification(ProgressNotification::new(news))
+    /// Progress to this number, when the client asked for any.
+    async fn progressed(&mut self, progress: f64, mut params: Object) {
+        let Some(token) = &self.token else { return };
+        params.insert("progressToken".to_owned(), json!(token));
+        self.sent = Some(progress);
+        self.tell("notifications/progress", params).await;
+    }
+
+    /// As it is, whatever rmcp knows of it, on the stream that answers the call.
+    async fn tell(&self, method: &str, params: Object) {
+        let mut news = CustomNotification::new(method, Some(Value::Object(params)));
+        news.extensions.insert(About(self.asker.id.clone()));
+        self.asker.tell(ServerNotification::CustomNotification(news)).await;
+    }
 }

@@ -2,7 +2,8 @@
 //!
 //! The call goes on where it is; a client that comes back brings a sealed state that names it. **Invariant:** a state is
 //! worth something once, for the principal and the very request that it was given for, and for a limited time; else
-//! nothing runs. A call whose client does not come back is cancelled.
+//! nothing runs. A call whose client does not come back is cancelled. A state names the process that holds its call, so
+//! that another one, to which a client comes back with it, says whose it is instead of running anything.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,17 +17,55 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
 
 use super::super::service::Asked;
-use super::Subject;
+use super::{Subject, digest};
 use crate::access::Principal;
 use crate::calls::{Question, Ticket};
 use crate::clock;
-use crate::seal::{Purpose, Sealer};
+use crate::error;
+use crate::seal::Purpose;
 use crate::serve::Gateway;
 
 /// How long a call waits for its client.
 const WAITS: Duration = Duration::from_mins(10);
 /// Calls of one principal that wait; one more, and the oldest is given up.
 const WAITING_MAX: usize = 64;
+
+/// Said of a state that is worth nothing.
+const BAD: &str = "requestState is not one that was given for this request, or it was used, or is too old: send the \
+     request without it to begin anew";
+/// Said of one whose call another process holds.
+const ELSEWHERE: &str = "this request goes on with a call that was begun on another gateway on the same database, and only \
+     that one can go on with it. Nothing was sent to the server, and the call was not run again: send this request, as it \
+     is, to the gateway that gave this requestState. Whatever spreads clients over gateways must keep each with one";
+/// Said of one whose process is gone.
+const GONE: &str = "the gateway that this call waited on is gone, and the call ended with it. It was not run again: the \
+     session's events say what became of it; send the request without requestState to begin anew";
+/// Bytes of an id.
+const ID_BYTES: usize = 16;
+/// Bytes of a digest.
+const DIGEST_BYTES: usize = 32;
+
+/// What a client brings back, sealed.
+struct State {
+    id: Uuid,
+    /// The digest of what the call is about.
+    about: [u8; DIGEST_BYTES],
+    /// The process that holds it.
+    held_by: String,
+}
+
+impl State {
+    fn body(&self) -> Vec<u8> {
+        [&self.id.as_bytes()[..], &self.about, self.held_by.as_bytes()].concat()
+    }
+
+    fn read(body: &[u8]) -> Option<Self> {
+        let (id, rest) = body.split_first_chunk::<ID_BYTES>()?;
+        let (about, held_by) = rest.split_first_chunk::<DIGEST_BYTES>()?;
+        let held_by = String::from_utf8(held_by.to_vec()).ok()?;
+        Some(Self { id: Uuid::from_bytes(*id), about: *about, held_by })
+    }
+}
 
 /// The calls that wait.
 pub(in crate::mcp) struct Parked(Mutex<Table>);
@@ -44,7 +83,6 @@ impl Default for Parked {
 
 struct Call {
     principal: Principal,
-    subject: Subject,
     ticket: Ticket,
     question: Question,
     /// Ends whoever waits for its time to be over.
@@ -65,14 +103,14 @@ impl Parked {
         &self,
         gateway: &Gateway,
         asked: &Asked<'_>,
-        subject: Subject,
+        subject: &Subject,
         ticket: Ticket,
         question: Question,
     ) -> Object {
         // The id sorts by time.
         let id = clock::id();
         let questions = question.asked.clone();
-        let principal = asked.view.principal.clone();
+        let (principal, about) = (asked.view.principal.clone(), digest(subject));
         let mut table = self.table();
         let (waits, taken) = (table.waits, CancellationToken::new());
         let mut waiting: Vec<_> =
@@ -81,7 +119,7 @@ impl Parked {
         let given_up = waiting.first().filter(|_| waiting.len() >= WAITING_MAX);
         let given_up = given_up.and_then(|oldest| table.calls.remove(oldest));
         let (owner, guard) = (principal.clone(), taken.clone().drop_guard());
-        table.calls.insert(id, Call { principal: owner, subject, ticket, question, _taken: guard });
+        table.calls.insert(id, Call { principal: owner, ticket, question, _taken: guard });
         drop(table);
         // Not under the lock: it cancels the call.
         drop(given_up);
@@ -96,7 +134,8 @@ impl Parked {
             bridge.parked.take(&id);
         });
         let until = clock::now() + SignedDuration::try_from(waits).unwrap_or(SignedDuration::from_mins(10));
-        let state = gateway.sealer.seal(Purpose::RequestState, &principal, until, id.as_bytes());
+        let state = State { id, about, held_by: gateway.node() }.body();
+        let state = gateway.sealer.seal(Purpose::RequestState, &principal, until, &state);
         let mut result = Object::new();
         result.insert("resultType".to_owned(), "input_required".into());
         if !questions.is_empty() {
@@ -107,30 +146,28 @@ impl Parked {
     }
 
     /// The call that a request goes on with, if it is such a request.
-    pub(in crate::mcp) fn retried(
+    pub(in crate::mcp) async fn retried(
         &self,
-        sealer: &Sealer,
+        gateway: &Gateway,
         asked: &Asked<'_>,
         subject: &Subject,
     ) -> Result<Option<Retried>, ErrorData> {
         let Some(state) = asked.params.get("requestState") else { return Ok(None) };
-        let bad = || {
-            ErrorData::invalid_params(
-                "requestState is not one that was given for this request, or it was used, or is too old: send the \
-                 request without it to begin anew",
-                None,
-            )
-        };
+        let bad = || ErrorData::invalid_params(BAD, None);
         let principal = &asked.view.principal;
-        let opened = sealer.open(Purpose::RequestState, principal, state.as_str().unwrap_or_default());
-        let id = opened.ok().and_then(|id| Uuid::from_slice(&id).ok()).ok_or_else(bad)?;
-        let mut table = self.table();
-        let same = |call: &Call| call.principal == *principal && call.subject == *subject;
-        if !table.calls.get(&id).is_some_and(same) {
+        let opened =
+            gateway.sealer.open(Purpose::RequestState, principal, state.as_str().unwrap_or_default());
+        let state = opened.ok().and_then(|body| State::read(&body)).ok_or_else(bad)?;
+        if state.about != digest(subject) {
             return Err(bad());
         }
-        let Some(Call { ticket, question, .. }) = table.calls.remove(&id) else { return Err(bad()) };
-        drop(table);
+        let Some(Call { ticket, question, .. }) = self.table().calls.remove(&state.id) else {
+            if state.held_by == gateway.node() {
+                return Err(bad());
+            }
+            let lives = gateway.lives(&state.held_by).await.map_err(|error| error::rpc(&error))?;
+            return Err(ErrorData::invalid_params(if lives { ELSEWHERE } else { GONE }, None));
+        };
         let answers = asked.params.get("inputResponses").and_then(Value::as_object);
         // What nobody asked for is left out.
         let answers: Object =

@@ -125,8 +125,8 @@ impl Face {
         let session = self.active_session_for(asked).await.map_err(|error| error::rpc(&error))?;
         let arguments = digest(&params);
         let subject = Subject { method, session, hand: hand.name.clone(), name, arguments };
-        let heard = match self.gateway.mcp.parked.retried(&self.gateway.sealer, asked, &subject)? {
-            Some(retried) => self.go_on(retried, asked, subject).await,
+        let heard = match self.gateway.mcp.parked.retried(&self.gateway, asked, &subject).await? {
+            Some(retried) => self.go_on(retried, asked, &subject).await,
             None => {
                 let Value::Object(params) = params else { return Err(results::no_resource("")) };
                 let relay = Relay {
@@ -137,7 +137,7 @@ impl Face {
                     request: Request { method: method.to_owned(), params },
                 };
                 match self.gateway.calls.relay(relay) {
-                    Ok(ticket) => self.hear(ticket, asked, subject).await,
+                    Ok(ticket) => self.hear(ticket, asked, &subject).await,
                     Err(error) => Err(error),
                 }
             }

@@ -93,7 +93,7 @@ impl Face {
             request: Request { method: method.to_owned(), params },
         };
         let ticket = self.gateway.calls.relay(relay).map_err(|error| error::rpc(&error))?;
-        match self.hear(ticket, &asked, subject).await.map_err(|error| error::rpc(&error))? {
+        match self.hear(ticket, &asked, &subject).await.map_err(|error| error::rpc(&error))? {
             Heard::Input(result) => Ok(finish(result, asked.era, Cached::No)),
             Heard::Answer(answer) => {
                 let nothing = || ErrorData::internal_error("the hand gave no answer", None);
