@@ -5,6 +5,7 @@ mod asleep;
 mod brains;
 mod context;
 mod crash;
+mod kills;
 mod rig;
 mod state;
 mod step;
