@@ -102,6 +102,8 @@ pub struct Gateway {
     own: own::Own,
     /// Where HTTP is served, when it is.
     address: OnceLock<SocketAddr>,
+    /// Set when its loop works on sessions.
+    works: OnceLock<()>,
 }
 
 /// Why the gateway is not there.
@@ -229,6 +231,7 @@ impl Gateway {
             gone: CancellationToken::new(),
             own,
             address: OnceLock::new(),
+            works: OnceLock::new(),
         }))
     }
 
@@ -241,6 +244,7 @@ impl Gateway {
         let leases = self.leases.clone();
         self.tasks.spawn(async move { leases.reap_shared().await });
         self.tasks.spawn(harness::pool(self.harness.clone(), self.closing.clone()));
+        let _ = self.works.set(());
         self.tasks.spawn(reload::follow(self.clone()));
         Ok(())
     }
@@ -248,6 +252,11 @@ impl Gateway {
     /// Where HTTP is served, when it is.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address.get().copied()
+    }
+
+    /// Whether its loop works on sessions: in a command that is done in a moment, it does not.
+    pub fn works(&self) -> bool {
+        self.works.get().is_some()
     }
 
     /// Takes no more calls; running ones get [`Config::drain_s`], then are cancelled. Then hangs up. Once, whoever
