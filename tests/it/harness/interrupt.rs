@@ -8,9 +8,12 @@ use anyhow::{Context as _, Result, ensure};
 use gateway::session::Event;
 use serde_json::Value;
 use tests::gateway::{Gateway, Options, command, run};
+use tests::postgres;
 use tokio_util::task::TaskTracker;
 
-use super::rig::{rests, said};
+use super::rig::{field, rests, said};
+use super::takeover::{COUNTED, summaries_begun, summing};
+use crate::crash::takeover;
 use crate::crash::truth::{self, Reader, of, outcomes};
 
 /// Ten times what a loop may take to stop, and the start of a command.
@@ -157,5 +160,56 @@ async fn without_a_gateway_the_next_one_keeps_to_it() -> Result<()> {
     let events = reader.events("instead").await?;
     truth::check(&events)?;
     ensure!(said(&events) == ["Good morning."], "{:?}", said(&events));
+    Ok(())
+}
+
+/// It need not be the gateway that works on the session that is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_gateway_on_the_same_database_passes_it_on() -> Result<()> {
+    let database = postgres::database().await?;
+    let options = || takeover::on(&database).env("MANYHANDS_BRAIN_MODEL", "scripted/demo");
+    let (first, second) = (Gateway::start(options()).await?, Gateway::start(options()).await?);
+    let reader = Reader::url(database.url()).await?;
+    begin(first.data(), "work", "@call sandbox__bash {\"command\": \"sleep 300\"}");
+    reader.until("work", started).await?;
+    // One of the two works on it: both are told.
+    for (gateway, n) in [(&first, 1), (&second, 2)] {
+        let begun = Instant::now();
+        let instead = "@call sandbox__bash {\"command\": \"sleep 300\"}";
+        let told = gateway.cli(&["interrupt", "work", instead])?;
+        ensure!(text(&told.stdout).starts_with("stopped: it goes on"), "{told:?}");
+        ensure!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+        reader.until("work", |events| of(events, "hand.call_started").len() == n + 1).await?;
+    }
+    let told = second.cli(&["interrupt", "work"])?;
+    ensure!(text(&told.stdout) == "stopped\n", "{told:?}");
+    let events = reader.events("work").await?;
+    truth::check(&events)?;
+    ensure!(rests(&events) == ["interrupted"; 3], "{:?}", rests(&events));
+    ensure!(outcomes(&events) == [("cancelled".to_owned(), 3)].into(), "{:?}", outcomes(&events));
+    Ok(())
+}
+
+/// A summary that is stopped is none, and its request has an end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_summary_is_stopped_too() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let gateway = Gateway::start(summing(Options::default().data(folder.path()))).await?;
+    let reader = Reader::directory(folder.path()).await?;
+    begin(folder.path(), "work", COUNTED);
+    reader.until("work", |events| rests(events).len() == 1).await?;
+    begin(folder.path(), "work", "@say Two.");
+    reader.until("work", |events| summaries_begun(events) == 1).await?;
+    let told = gateway.cli(&["interrupt", "work"])?;
+    ensure!(text(&told.stdout) == "stopped\n", "{told:?}");
+    let events = reader.events("work").await?;
+    ensure!(
+        rests(&events) == ["end_turn", "interrupted"] && said(&events) == ["One."],
+        "{:?}",
+        said(&events)
+    );
+    ensure!(of(&events, "agent.thread_context_compacted").is_empty(), "{:?}", truth::types(&events));
+    let ends = of(&events, "span.model_request_end");
+    ensure!(ends.len() == 2 && field(ends[1], "is_error") == true, "{ends:?}");
     Ok(())
 }

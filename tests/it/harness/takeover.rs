@@ -18,14 +18,14 @@ fn on(database: &TestDatabase) -> Options {
 }
 
 /// What is summarized. Whoever summarizes a script plays it, so that the summary takes as long as the answer did.
-const COUNTED: &str = "Count.\n@wait 3s\n@say One.";
+pub(super) const COUNTED: &str = "Count.\n@wait 3s\n@say One.";
 
 /// Before each further prompt, a summary takes the place of what came before.
-fn summing(options: Options) -> Options {
+pub(super) fn summing(options: Options) -> Options {
     options.env("MANYHANDS_BRAIN_MODEL", "scripted/demo").env("MANYHANDS_LOOP_COMPACT_AT", "1")
 }
 
-fn summaries_begun(events: &[Event]) -> usize {
+pub(super) fn summaries_begun(events: &[Event]) -> usize {
     let starts = of(events, "span.model_request_start").into_iter();
     starts.filter(|start| field(start, "purpose") == "compaction").count()
 }
