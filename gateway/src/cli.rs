@@ -8,6 +8,7 @@ mod control;
 mod copy;
 mod doctor;
 mod hand;
+mod interrupt;
 mod run;
 mod serve;
 mod session;
@@ -71,6 +72,8 @@ enum Command {
     Run(run::Options),
     /// Have the built-in brain go on with a session that stopped on its way
     Wake(run::Wake),
+    /// Stop the built-in brain in a session, and say what it is to do instead
+    Interrupt(interrupt::Options),
     /// Say whether a call may run that needs a person's yes
     Confirm(confirm::Options),
     /// What this machine can offer, and what to do about each lack
@@ -159,6 +162,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Session(command) => session::run(&setting, command).await?,
         Command::Run(options) => run::run(&setting, options).await?,
         Command::Wake(options) => run::wake(&setting, options).await?,
+        Command::Interrupt(options) => interrupt::run(&setting, options).await?,
         Command::Confirm(options) => confirm::run(&setting, options).await?,
         Command::Doctor => return doctor::run(&setting).await,
     }

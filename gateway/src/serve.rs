@@ -102,6 +102,8 @@ pub struct Gateway {
     own: own::Own,
     /// Where HTTP is served, when it is.
     address: OnceLock<SocketAddr>,
+    /// Set when its loop works on sessions.
+    works: OnceLock<()>,
 }
 
 /// Why the gateway is not there.
@@ -229,6 +231,7 @@ impl Gateway {
             gone: CancellationToken::new(),
             own,
             address: OnceLock::new(),
+            works: OnceLock::new(),
         }))
     }
 
@@ -241,6 +244,7 @@ impl Gateway {
         let leases = self.leases.clone();
         self.tasks.spawn(async move { leases.reap_shared().await });
         self.tasks.spawn(harness::pool(self.harness.clone(), self.closing.clone()));
+        let _ = self.works.set(());
         self.tasks.spawn(reload::follow(self.clone()));
         self.tasks.spawn(reload::follow_others(self.clone()));
         Ok(())
@@ -259,6 +263,11 @@ impl Gateway {
     /// Whether the process that is called so is there.
     pub async fn lives(&self, node: &str) -> Result<bool, DatabaseError> {
         Ok(self.nodes.alive().await?.contains(node))
+    }
+
+    /// Whether its loop works on sessions: in a command that is done in a moment, it does not.
+    pub fn works(&self) -> bool {
+        self.works.get().is_some()
     }
 
     /// Takes no more calls; running ones get [`Config::drain_s`], then are cancelled. Then hangs up. Once, whoever

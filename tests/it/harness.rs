@@ -3,8 +3,11 @@
 
 mod asleep;
 mod brains;
+mod caching;
 mod context;
 mod crash;
+mod interrupt;
+mod kills;
 mod rig;
 mod state;
 mod step;

@@ -4,5 +4,5 @@ mod beforehand;
 mod disasters;
 mod first_calls;
 mod killed;
-mod rig;
+pub(crate) mod rig;
 mod transcript;

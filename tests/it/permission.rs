@@ -249,6 +249,42 @@ async fn the_loop_waits_for_the_answer_and_goes_on_in_another_process() -> Resul
     Ok(())
 }
 
+/// Without a gateway, the word is in the log and nothing goes on: that is what is said.
+#[tokio::test]
+async fn a_word_that_nobody_hears_yet_says_so() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let options = || {
+        let options = Options::default().config(HANDS).data(folder.path());
+        options.env("MANYHANDS_BRAIN_MODEL", "scripted/demo")
+    };
+    let mut gateway = Gateway::start(options()).await?;
+    let script = "@call sandbox__bash {\"command\": \"echo ran\"}\n@then\n@say It said: {{result}}";
+    for (session, word) in [("yes", "allow"), ("no", "deny"), ("soon", "allow")] {
+        if session == "soon" {
+            gateway = Gateway::start(options()).await?;
+        }
+        ensure!(gateway.cli(&["run", "--session", session, script])?.status.success());
+        if session != "soon" {
+            gateway.stop()?;
+        }
+        let shown = gateway.cli(&["session", "events", session, "--type", "agent.tool_use", "--json"])?;
+        let shown: Value = serde_json::from_slice(&shown.stdout)?;
+        let call = shown["events"][0]["id"].as_str().context("no call")?.to_owned();
+        let (code, said) = typed(&gateway, &["confirm", session, &call, word].map(str::to_owned))?;
+        let later = "once a gateway runs, or with `manyhands wake";
+        ensure!(code == Some(0) && said.contains(later) == (session != "soon"), "{session}: {said}");
+        ensure!(session != "soon" || said == "allowed: the call goes on\n", "{said}");
+        if session == "yes" {
+            let mut woken = tests::gateway::command(folder.path());
+            let woken =
+                woken.env("MANYHANDS_BRAIN_MODEL", "scripted/demo").args(["wake", session]).output()?;
+            ensure!(String::from_utf8(woken.stdout)?.contains("It said: ran"));
+            gateway = Gateway::start(options()).await?;
+        }
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn only_a_person_answers_and_only_what_asked() -> Result<()> {
     let gateway = gateway().await?;

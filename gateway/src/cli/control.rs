@@ -66,6 +66,10 @@ impl Owner {
     async fn reach(setting: &Setting, stay: Stay) -> anyhow::Result<Self> {
         let data = &setting.config.data;
         if stay == Stay::Read && !has_data(&setting.config) {
+            // A gateway that answers here may keep it at a URL that this command was not told.
+            if let Some(Found::There { sender, driver, .. }) = answering(data).await? {
+                return Ok(Self::There { sender, _driver: driver });
+            }
             bail!(
                 "there is no data in {} yet: start the gateway once (`manyhands`), or name another directory with \
                  --data",

@@ -220,7 +220,8 @@ impl Waker<'_> {
         said.into_iter().chain([self.unanswered(start)]).collect()
     }
 
-    fn unanswered(&self, model_request_start_id: EventId) -> NewEvent {
+    /// The end of a request that came to nothing.
+    pub(super) fn unanswered(&self, model_request_start_id: EventId) -> NewEvent {
         let model_usage = ModelUsage::default();
         let end = Body::ModelRequestEnd {
             model_request_start_id,

@@ -36,7 +36,11 @@ impl Waker<'_> {
         let mut nobody = EmitNothing;
         let answer = tokio::select! {
             thought = brain.model.think(&request, &mut nobody) => thought,
-            stopped = self.stopped() => return stopped,
+            stopped = self.stopped() => {
+                stopped?;
+                self.append(&[self.unanswered(start)]).await?;
+                return Ok(());
+            }
             () = self.cancel.cancelled() => return Ok(()),
         };
         let answer = answer.and_then(|thought| match summary(&thought) {

@@ -82,7 +82,9 @@ pub fn next<'a>(state: &'a State, runners: &Runners) -> Step<'a> {
         });
     }
     if interrupted {
-        return if state.status == Status::New { Step::Wait } else { Step::Rest(StopReason::Interrupted) };
+        // What another brain was told is none of the loop's business; what it was asked itself, it says that it leaves.
+        let was_asked = state.status != Status::New || state.wants_answer();
+        return if was_asked { Step::Rest(StopReason::Interrupted) } else { Step::Wait };
     }
     if state.wants_answer() {
         let given_up = state.has_given_up();

@@ -6,6 +6,7 @@
 mod confirm;
 mod files;
 mod hand;
+mod interrupt;
 mod moves;
 mod run;
 mod session;

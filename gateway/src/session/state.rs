@@ -16,7 +16,7 @@ pub use apply::TOO_LONG;
 pub use told::{Told, What};
 
 /// The form of a kept [`State`]. One of another form is built anew.
-pub const STATE_FORMAT: i64 = 1;
+pub const STATE_FORMAT: i64 = 2;
 
 /// A session as its log tells it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -31,6 +31,8 @@ pub struct State {
     pub status: Status,
     /// Where it said so.
     pub status_at: Seq,
+    /// Where it last said that it has nothing to do.
+    pub rested: Seq,
     /// What a model can be told, from the last summary on.
     pub told: Vec<Told>,
     /// What a model can be told once it has answered, and its calls have their results.
@@ -59,6 +61,8 @@ pub struct State {
     pub error: Option<String>,
     /// What was spent since a person last said something.
     pub spent: Spent,
+    /// Tokens of all model requests that were ever made.
+    pub usage: ModelUsage,
     /// Tokens that the model was told last, and its answer.
     pub context_tokens: u64,
     /// The model says that it was told too much.
@@ -189,14 +193,28 @@ impl State {
         self.news > self.answered || self.stop == Some(ModelStop::Pause)
     }
 
-    /// Whether a person stopped the loop and has said nothing since.
+    /// Whether a person stopped the loop, and it has not said yet that it rests: what they say meanwhile is what it goes
+    /// on with, and allows nothing that they stopped. What has never worked is stopped until a person says something.
     pub fn is_interrupted(&self) -> bool {
-        self.interrupted > self.said
+        self.interrupted > self.said || (self.status != Status::New && self.interrupted > self.rested)
+    }
+
+    /// Whether there is anything that an interruption would stop.
+    pub fn can_be_stopped(&self) -> bool {
+        match self.status {
+            Status::Terminated => false,
+            Status::New => !self.calls.is_empty() || self.wants_answer(),
+            _ => !self.calls.is_empty() || !self.is_resting(),
+        }
     }
 
     /// Whether the loop said that it has nothing to do, and nobody has said anything since.
     pub fn is_resting(&self) -> bool {
         match self.status {
+            // What was said behind an interruption was not answered by stopping.
+            Status::Idle { stop_reason: StopReason::Interrupted } => {
+                self.said < self.interrupted && self.interrupted < self.status_at
+            }
             Status::Idle { .. } => self.said < self.status_at && self.interrupted < self.status_at,
             Status::Terminated => true,
             Status::New | Status::Running | Status::Rescheduled => false,

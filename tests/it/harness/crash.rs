@@ -1,6 +1,6 @@
 //! A process that dies anywhere, and another one that goes on: the same story, no call made twice, one outcome for each.
 //!
-//! How often is set by `MANYHANDS_TEST_DROPS` and `MANYHANDS_TEST_KILLS`, for longer runs.
+//! How often is set by `MANYHANDS_TEST_DROPS`, for longer runs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,23 +12,21 @@ use async_trait::async_trait;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use gateway::session::{At, Event, EventLog, LogError, NewEvent, Seq, SessionId, Slice};
 use tests::faulty::{Fault, Lost};
-use tests::gateway::{Gateway, Options};
-use tests::postgres;
-use tokio_util::task::TaskTracker;
 
 use super::rig::{Process, Setup, field, lines, rests, said};
-use crate::crash::truth::{self, Reader};
+use crate::crash::truth;
 use crate::log::Store;
 
-/// Calls that the script makes.
-const CALLS: usize = 12;
+/// Calls that a script makes.
+pub(super) const CALLS: usize = 12;
 /// More appends than a whole session takes.
 const APPENDS_MAX: usize = 60;
 /// How many sessions die at the same time.
 const AT_ONCE: usize = 12;
 
+/// How often, as an environment variable says.
 #[expect(clippy::disallowed_methods, reason = "how often is asked for from outside")]
-fn times(variable: &str, default: usize) -> usize {
+pub(super) fn times(variable: &str, default: usize) -> usize {
     std::env::var(variable).ok().and_then(|times| times.parse().ok()).unwrap_or(default)
 }
 
@@ -232,7 +230,7 @@ async fn a_death_at_every_append_changes_no_story_on_postgresql() -> Result<()> 
 }
 
 /// Pseudo-random numbers, from a seed.
-fn dice(seed: u64) -> impl FnMut(u64) -> u64 {
+pub(super) fn dice(seed: u64) -> impl FnMut(u64) -> u64 {
     let mut state = seed | 1;
     move |limit| {
         // xorshift64*
@@ -359,95 +357,4 @@ async fn a_loop_that_makes_again_what_was_begun_is_caught() -> Result<()> {
         ensure!(any == (name == "bare"), "{name}: {twice:?}");
     }
     Ok(())
-}
-
-/// Options of a gateway whose brain follows a script and takes its time.
-fn options(database: Option<&str>) -> Options {
-    let options = Options::default()
-        .env("MANYHANDS_BRAIN_MODEL", "scripted/demo")
-        .env("MANYHANDS_BRAIN_TOKEN_MS", "15")
-        .env("MANYHANDS_NODES_HEARTBEAT_MS", "200")
-        .env("MANYHANDS_NODES_DEAD_AFTER_MS", "1000")
-        .config("[hands.one]\nkind = \"sandbox\"\n[hands.two]\nkind = \"sandbox\"\n");
-    match database {
-        Some(url) => options.env("MANYHANDS_DATABASE_URL", url),
-        None => options,
-    }
-}
-
-/// Twelve commands in two real sandboxes.
-fn commands() -> String {
-    let mut script = "@say Let me see.\n".to_owned();
-    for n in 1..=CALLS {
-        let hand = if n % 3 == 0 { "two" } else { "one" };
-        script += &format!(
-            "@call {hand}__bash {{\"command\": \"echo {n} >> /workspace/log; sleep 0.05; echo did {n}\"}}\n"
-        );
-        if n % 2 == 0 {
-            script += "@then\n@say Going on, and on, and on.\n";
-        }
-    }
-    script + "@say All done."
-}
-
-/// The real gateway, killed while its loop is at work, and started again.
-async fn kills(database: Option<&str>, reader: impl AsyncFn(&Path) -> Result<Reader>) -> Result<()> {
-    let scratch = tempfile::tempdir()?;
-    let data = scratch.path().join("data");
-    let options = options(database).data(&data);
-    let seed = u64::from_le_bytes(gateway::clock::secret());
-    println!("seed {seed}");
-    let (mut dice, mut unknown) = (dice(seed), 0);
-    for round in 0..times("MANYHANDS_TEST_KILLS", 3) {
-        let session = format!("round-{round}");
-        let mut gateway = Gateway::start(options.clone()).await?;
-        let reader = reader(&data).await?;
-        let asked = {
-            let (data, session) = (data.clone(), session.clone());
-            TaskTracker::new().spawn_blocking(move || {
-                tests::gateway::run(&data, &["run", "--session", &session, &commands()])
-            })
-        };
-        reader.until(&session, |events| events.iter().any(|event| event.kind() == "user.message")).await?;
-        for _ in 0..2 {
-            tokio::time::sleep(Duration::from_millis(dice(1_200))).await;
-            gateway.kill()?;
-            gateway = Gateway::start(options.clone()).await?;
-        }
-        asked.await??;
-        let events = reader.until(&session, |events| rests(events) == ["end_turn"]).await?;
-        truth::check(&events).with_context(|| format!("round {round}, seed {seed}"))?;
-        ensure!(said(&events).last().is_some_and(|last| last.ends_with("All done.")), "{:?}", said(&events));
-        let outcomes = truth::outcomes(&events);
-        ensure!(outcomes.values().sum::<usize>() == CALLS, "{outcomes:?}");
-        let client = crate::crash::client::Client::of(&gateway)?;
-        let mut logged = String::new();
-        for hand in ["one__bash", "two__bash"] {
-            let cat = serde_json::json!({"command": "cat /workspace/log 2>/dev/null || true"});
-            let result = client.tool(&session, hand, cat, None).await?;
-            let texts = result["content"].as_array().into_iter().flatten();
-            texts.for_each(|block| logged += block["text"].as_str().unwrap_or_default());
-        }
-        let mut did: Vec<&str> = logged.lines().filter(|line| line.parse::<usize>().is_ok()).collect();
-        let all = did.len();
-        did.sort_unstable();
-        did.dedup();
-        ensure!(did.len() == all, "something ran twice: {logged}");
-        unknown += outcomes.get("unknown").copied().unwrap_or(0);
-        println!("round {round}: {outcomes:?}, {all} had their effect");
-        gateway.stop()?;
-    }
-    println!("{unknown} outcomes that nobody knows");
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_gateway_goes_on_with_its_sessions_on_sqlite() -> Result<()> {
-    kills(None, async |data: &Path| Reader::directory(data).await).await
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_gateway_goes_on_with_its_sessions_on_postgresql() -> Result<()> {
-    let database = postgres::database().await?;
-    kills(Some(database.url()), async |_: &Path| Reader::url(database.url()).await).await
 }

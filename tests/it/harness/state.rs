@@ -39,7 +39,7 @@ async fn replaced(
 }
 
 async fn a_kept_state_saves_reading_and_nothing_else(store: &Store) -> Result<()> {
-    use gateway::session::{At, EventLog};
+    use gateway::session::{At, EventLog, STATE_FORMAT as OURS};
 
     let id = store.session().await?.id;
     for n in 0..5 {
@@ -59,12 +59,13 @@ async fn a_kept_state_saves_reading_and_nothing_else(store: &Store) -> Result<()
     let own = fresh.last.map(|last| last.to_string()).unwrap_or_default();
     let other = "sevt_0197c0de000070008000000000000001";
     for (seq, event, format, body) in [
-        (6, other, 1, body.as_str()),
-        (99, own.as_str(), 1, &body),
-        (5, own.as_str(), 1, &body),
-        (6, own.as_str(), 2, &body),
-        (6, own.as_str(), 1, "{}"),
-        (6, own.as_str(), 1, "nonsense"),
+        (6, other, OURS, body.as_str()),
+        (99, own.as_str(), OURS, &body),
+        (5, own.as_str(), OURS, &body),
+        (6, own.as_str(), OURS + 1, &body),
+        (6, own.as_str(), OURS - 1, &body),
+        (6, own.as_str(), OURS, "{}"),
+        (6, own.as_str(), OURS, "nonsense"),
     ] {
         replaced(store, id, seq, event, format, body).await?;
         ensure!(

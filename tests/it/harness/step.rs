@@ -260,6 +260,30 @@ fn a_person_stops_it_and_lets_it_go_on() {
         interrupt(story);
         story.rest(StopReason::Interrupted);
     });
+    // What is said at once allows nothing that was stopped, and is what it goes on with.
+    case("refuse 2", |story| {
+        story.calling(2);
+        interrupt(story);
+        story.say("rather this");
+    });
+    case("rest interrupted", |story| {
+        story.say("hello");
+        story.put(Via::Loop, &Body::StatusRunning {});
+        interrupt(story);
+        story.say("rather this");
+    });
+    case("think", |story| {
+        story.say("hello");
+        story.put(Via::Loop, &Body::StatusRunning {});
+        interrupt(story);
+        story.say("rather this");
+        story.rest(StopReason::Interrupted);
+    });
+    // It was asked, and had not begun.
+    case("rest interrupted", |story| {
+        story.say("hello");
+        interrupt(story);
+    });
 }
 
 #[test]

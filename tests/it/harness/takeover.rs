@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use gateway::session::Event;
 use rustix::process::Signal;
 use tests::gateway::{Gateway, Options};
@@ -15,6 +15,44 @@ use crate::crash::truth::{self, Reader, of};
 
 fn on(database: &TestDatabase) -> Options {
     takeover::on(database).env("MANYHANDS_BRAIN_MODEL", "scripted/demo")
+}
+
+/// What is summarized. Whoever summarizes a script plays it, so that the summary takes as long as the answer did.
+pub(super) const COUNTED: &str = "Count.\n@wait 3s\n@say One.";
+
+/// Before each further prompt, a summary takes the place of what came before.
+pub(super) fn summing(options: Options) -> Options {
+    options.env("MANYHANDS_BRAIN_MODEL", "scripted/demo").env("MANYHANDS_LOOP_COMPACT_AT", "1")
+}
+
+pub(super) fn summaries_begun(events: &[Event]) -> usize {
+    let starts = of(events, "span.model_request_start").into_iter();
+    starts.filter(|start| field(start, "purpose") == "compaction").count()
+}
+
+/// Says this in the session, from a process that need not be there.
+fn say(gateway: &Gateway, prompt: &'static str) {
+    let data = gateway.data().to_owned();
+    TaskTracker::new()
+        .spawn_blocking(move || tests::gateway::run(&data, &["run", "--session", "work", prompt]));
+}
+
+/// A summary was begun twice and written once; it stands for all that was said before, and nothing was said twice.
+fn check_summary(events: &[Event]) -> Result<()> {
+    truth::check(events)?;
+    ensure!(summaries_begun(events) == 2, "{:?}", truth::types(events));
+    let asked = of(events, "user.message");
+    let summaries = of(events, "agent.thread_context_compacted");
+    let ([_, asked], [summary]) = (&asked[..], &summaries[..]) else {
+        bail!("{:?}", truth::types(events));
+    };
+    ensure!(field(summary, "summary") == "One.", "{summary:?}");
+    ensure!(field(summary, "through").as_i64() == Some(asked.seq.0 - 1), "{summary:?}");
+    ensure!(said(events) == ["One.", "Two."], "{:?}", said(events));
+    // The summary that was broken off is begun and never ended.
+    ensure!(of(events, "span.model_request_end").len() == 3, "{:?}", truth::types(events));
+    ensure!(of(events, "session.error").is_empty(), "{:?}", truth::types(events));
+    Ok(())
 }
 
 /// Two gateways, the first of which is at work on a session.
@@ -78,6 +116,46 @@ async fn a_gateway_killed_in_a_call_is_followed_by_another() -> Result<()> {
     ensure!(outcomes == [("unknown".to_owned(), 1)].into(), "{outcomes:?}");
     ensure!(said(&events)[0].contains("it was not run again"), "{:?}", said(&events));
     Ok(())
+}
+
+/// Which of the two it is that works on the session, is left to them; that one is killed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_killed_in_a_compaction_is_followed_by_another() -> Result<()> {
+    let database = postgres::database().await?;
+    let reader = Reader::url(database.url()).await?;
+    let mut first = Gateway::start(summing(on(&database))).await?;
+    say(&first, COUNTED);
+    reader.until("work", |events| rests(events).len() == 1).await?;
+    let mut second = Gateway::start(summing(on(&database))).await?;
+    say(&first, "@say Two.");
+    reader.until("work", |events| summaries_begun(events) == 1).await?;
+    let shown = first.cli(&["session", "show", "work", "--json"])?;
+    let shown: serde_json::Value =
+        serde_json::from_slice(&shown.stdout).with_context(|| format!("{shown:?}"))?;
+    let at_work = if shown["loop"]["here"] == true { &mut first } else { &mut second };
+    at_work.kill()?;
+    let events = reader.events("work").await?;
+    ensure!(of(&events, "agent.thread_context_compacted").is_empty(), "it was killed too late");
+    let events = reader.until("work", |events| rests(events).len() == 2).await?;
+    check_summary(&events)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_killed_in_a_compaction_begins_it_again_when_it_is_back() -> Result<()> {
+    let data = tempfile::tempdir()?;
+    let options = || summing(Options::default().data(data.path()));
+    let mut gateway = Gateway::start(options()).await?;
+    let reader = Reader::directory(data.path()).await?;
+    say(&gateway, COUNTED);
+    reader.until("work", |events| rests(events).len() == 1).await?;
+    say(&gateway, "@say Two.");
+    reader.until("work", |events| summaries_begun(events) == 1).await?;
+    gateway.kill()?;
+    let events = reader.events("work").await?;
+    ensure!(of(&events, "agent.thread_context_compacted").is_empty(), "it was killed too late");
+    let _gateway = Gateway::start(options()).await?;
+    let events = reader.until("work", |events| rests(events).len() == 2).await?;
+    check_summary(&events)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -101,7 +101,7 @@ impl Machines {
 }
 
 /// As TOML, which texts, numbers and lists of JSON are as well.
-pub(super) fn toml(hands: &Value) -> Result<String> {
+pub(crate) fn toml(hands: &Value) -> Result<String> {
     let mut text = String::new();
     for (name, settings) in hands.as_object().context("a table of hands")? {
         text.push_str(&format!("[hands.{name}]\n"));

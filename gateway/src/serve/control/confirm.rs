@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Refusal;
-use super::session::{Whose, find};
+use super::session::{Whose, find, name};
 use crate::serve::Gateway;
 use crate::session::{
     At, Body, By, Confirmation, EventId, Likeness, LogError, NewEvent, Permission, SessionError, Via,
@@ -46,6 +46,12 @@ pub(super) async fn confirm(
         return Err(Refusal::invalid("--message says why not: it goes with deny"));
     }
     let over = gateway.sessions.outcome(session.id, id).await?.is_some();
+    let of_loop = found.asked.by.via == Via::Loop;
+    if over && of_loop {
+        return Err(Refusal::invalid(
+            "this call has ended, and the built-in brain waits no more for a word on it: have it ask again",
+        ));
+    }
     let like = Likeness::of_event(&found.asked);
     let word = NewEvent::confirmation(by, id, like, said.result, said.deny_message);
     match gateway.sessions.append(&session, At::End, &[word]).await {
@@ -53,12 +59,18 @@ pub(super) async fn confirm(
         Err(SessionError::Log(LogError::Settled)) => return Err(answered()),
         Err(error) => return Err(error.into()),
     }
+    // Nobody here works on the session. On a database that others share, one of them may.
+    let later = of_loop && !gateway.works();
+    let goes_on =
+        |what: &str| format!("{what} once a gateway runs, or with `manyhands wake {}`", name(&session));
     let note = match (said.result, over) {
         (Confirmation::Allow, true) => {
-            "allowed: the next call of the same tool with the same arguments runs, once"
+            "allowed: the next call of the same tool with the same arguments runs, once".to_owned()
         }
-        (Confirmation::Allow, false) => "allowed: the call goes on",
-        (Confirmation::Deny, _) => "denied",
+        (Confirmation::Allow, false) if later => goes_on("allowed: the call goes on"),
+        (Confirmation::Allow, false) => "allowed: the call goes on".to_owned(),
+        (Confirmation::Deny, _) if later => goes_on("denied: the brain is told"),
+        (Confirmation::Deny, _) => "denied".to_owned(),
     };
     Ok(Json(json!({"session": session.id, "call": id, "result": said.result, "note": note})))
 }

@@ -103,6 +103,7 @@ async fn say(gateway: &Gateway, info: &SessionInfo, events: &[NewEvent]) -> Resu
         waiting: None,
         follow,
         said,
+        stopped: false,
         shown: first,
         done: false,
         closing: gateway.closing.clone(),
@@ -121,6 +122,8 @@ struct Hearing {
     follow: Pin<Box<dyn Stream<Item = Result<Event, LogError>> + Send>>,
     /// What was said. The loop answers behind it.
     said: Seq,
+    /// Somebody has stopped the loop since. Else one that says so speaks of what was before.
+    stopped: bool,
     /// The last event that was shown.
     shown: Seq,
     done: bool,
@@ -149,15 +152,25 @@ impl Hearing {
     fn event(&mut self, event: Result<Event, LogError>) -> Value {
         match event {
             Ok(event) => {
-                let rests = matches!(event.kind(), "session.status_idle" | "session.status_terminated");
                 self.shown = event.seq;
-                self.done = rests && event.seq > self.said;
+                self.done |= event.seq > self.said && self.ends(&event);
                 json!({"event": event.to_json()})
             }
             Err(error) => {
                 self.done = true;
                 json!({"error": error::say(&error)})
             }
+        }
+    }
+}
+
+impl Hearing {
+    fn ends(&mut self, event: &Event) -> bool {
+        self.stopped |= event.kind() == "user.interrupt";
+        let interrupted = event.fields.get("stop_reason").is_some_and(|why| why["type"] == "interrupted");
+        match event.kind() {
+            "session.status_idle" => self.stopped || !interrupted,
+            kind => kind == "session.status_terminated",
         }
     }
 }

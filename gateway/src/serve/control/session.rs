@@ -27,6 +27,7 @@ pub(super) fn router() -> Router<Arc<Gateway>> {
         .route("/{session}/events", get(events))
         .route("/{session}/archive", post(archive))
         .route("/{session}/calls/{call}/confirmation", post(super::confirm::confirm))
+        .route("/{session}/interrupt", post(super::interrupt::interrupt))
 }
 
 #[derive(Deserialize)]
@@ -123,6 +124,9 @@ async fn standing(gateway: &Gateway, info: &SessionInfo) -> Result<Option<Value>
         "error": state.error,
         "requests": state.spent.requests,
         "usage": state.spent.usage,
+        "usage_ever": state.usage,
+        // In thousandths: more is noise.
+        "cache_hit_rate": state.usage.cache_hit_rate().map(|rate| (rate * 1_000.0).round() / 1_000.0),
         "context_tokens": state.context_tokens,
     })))
 }
@@ -207,6 +211,11 @@ pub(super) async fn find(
         ))),
         found => Ok(found?),
     }
+}
+
+/// What a person calls a session.
+pub(super) fn name(info: &SessionInfo) -> String {
+    info.name.as_ref().map_or_else(|| info.id.to_string(), ToString::to_string)
 }
 
 fn state(gateway: &Gateway, info: &SessionInfo) -> Value {

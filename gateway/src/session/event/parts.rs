@@ -214,4 +214,19 @@ impl ModelUsage {
     pub fn context(&self) -> u64 {
         self.input_tokens + self.cache_read_input_tokens + self.cache_creation_input_tokens
     }
+
+    /// How much of what the model was told came from the provider's cache, from 0 to 1. None: it was told nothing.
+    #[expect(clippy::cast_precision_loss, reason = "nobody tells a model 2^53 tokens")]
+    pub fn cache_hit_rate(&self) -> Option<f64> {
+        let context = self.context();
+        (context > 0).then(|| self.cache_read_input_tokens as f64 / context as f64)
+    }
+
+    /// Takes in what another request cost.
+    pub fn add(&mut self, other: Self) {
+        self.input_tokens += other.input_tokens;
+        self.output_tokens += other.output_tokens;
+        self.cache_read_input_tokens += other.cache_read_input_tokens;
+        self.cache_creation_input_tokens += other.cache_creation_input_tokens;
+    }
 }

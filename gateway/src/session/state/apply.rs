@@ -94,6 +94,7 @@ impl State {
             }
             Body::StatusIdle { stop_reason } => {
                 self.request = None;
+                self.rested = seq;
                 self.now_is(seq, Status::Idle { stop_reason });
             }
             Body::StatusTerminated {} => self.now_is(seq, Status::Terminated),
@@ -154,11 +155,8 @@ impl State {
 
     /// Without a reason to stop, it failed.
     fn request_ended(&mut self, id: EventId, usage: ModelUsage, stop: Option<ModelStop>) {
-        let spent = &mut self.spent.usage;
-        spent.input_tokens += usage.input_tokens;
-        spent.output_tokens += usage.output_tokens;
-        spent.cache_read_input_tokens += usage.cache_read_input_tokens;
-        spent.cache_creation_input_tokens += usage.cache_creation_input_tokens;
+        self.spent.usage.add(usage);
+        self.usage.add(usage);
         let Some(request) = self.request.take_if(|request| request.id == id) else { return };
         if stop.is_none() {
             return;

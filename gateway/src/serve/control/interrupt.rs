@@ -1,0 +1,143 @@
+//! `manyhands interrupt`: a person stops the built-in loop, and may say what it is to do instead.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{Path, Query, State};
+use futures_util::StreamExt as _;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::Refusal;
+use super::session::{Whose, find, name};
+use crate::serve::Gateway;
+use crate::session::{
+    At, Body, By, NewEvent, Seq, SessionInfo, State as SessionState, Status, StopReason, Via,
+};
+
+/// How long it is waited for the loop's word that it rests. A call that ignores everything is ended after five seconds.
+const RESTS_WITHIN: Duration = Duration::from_secs(10);
+/// The same, where it is another gateway's loop if it is any.
+const RESTS_ELSEWHERE_WITHIN: Duration = Duration::from_secs(3);
+
+#[derive(Deserialize)]
+pub(super) struct Instead {
+    text: Option<String>,
+}
+
+pub(super) async fn interrupt(
+    State(gateway): State<Arc<Gateway>>,
+    Path(session): Path<String>,
+    Query(whose): Query<Whose>,
+    Json(Instead { text }): Json<Instead>,
+) -> Result<Json<Value>, Refusal> {
+    let principal = whose.principal();
+    let by = By { principal: principal.to_string(), client: None, via: Via::Cli };
+    let session = find(&gateway, &session, principal).await?;
+    if text.as_ref().is_some_and(|text| text.trim().is_empty()) {
+        return Err(Refusal::invalid("the text is empty: say what is to be done instead, or nothing"));
+    }
+    let state = gateway.sessions.state(session.id).await?;
+    let stops = state.can_be_stopped();
+    if !stops && text.is_none() {
+        let why = why_not(&state);
+        let sentence = format!("nothing runs in session {} that could be stopped: {why}", name(&session));
+        return Err(Refusal::invalid(sentence));
+    }
+    if text.is_some() && gateway.works() {
+        let brain = gateway.harness.brain(state.model.as_deref());
+        brain.map_err(|error| Refusal::invalid(error.to_string()))?;
+    }
+    let stop = stops.then(|| NewEvent::of(by.clone(), &Body::UserInterrupt {}));
+    let instead = text.as_ref().map(|text| {
+        let content = json!([{"type": "text", "text": text}]);
+        NewEvent::of(by, &Body::UserMessage { content })
+    });
+    // In one append: whoever reads the first knows the second.
+    let events: Vec<NewEvent> = stop.into_iter().chain(instead).collect();
+    let last = gateway.sessions.append(&session, At::End, &events).await?;
+    let came = if !stops {
+        Came::NothingRan
+    } else if rests(&gateway, &session, last).await {
+        Came::Stopped
+    } else {
+        Came::Told
+    };
+    let note = came.note(text.as_deref(), &gateway, &session);
+    Ok(Json(json!({"session": session.id, "seq": last, "came": came, "note": note})))
+}
+
+fn why_not(state: &SessionState) -> String {
+    match &state.status {
+        Status::New => "the built-in brain was never asked to work in it".to_owned(),
+        Status::Idle { stop_reason } => format!("the built-in brain rests there ({})", word(stop_reason)),
+        Status::Running | Status::Rescheduled | Status::Terminated => {
+            "the built-in brain works in it no more".to_owned()
+        }
+    }
+}
+
+fn word(reason: &StopReason) -> String {
+    let reason = serde_json::to_value(reason).unwrap_or_default();
+    reason["type"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Whether the loop says soon that it rests, or that it has begun with what it was told instead.
+async fn rests(gateway: &Gateway, session: &SessionInfo, after: Seq) -> bool {
+    let patience = match (gateway.works(), &gateway.config.database_url) {
+        (true, _) => RESTS_WITHIN,
+        (false, Some(_)) => RESTS_ELSEWHERE_WITHIN,
+        (false, None) => return false,
+    };
+    let mut follow = Box::pin(gateway.sessions.follow(session, after));
+    let rests = async {
+        while let Some(Ok(event)) = follow.next().await {
+            if matches!(event.kind(), "session.status_idle" | "session.status_running") {
+                return true;
+            }
+        }
+        false
+    };
+    tokio::select! {
+        rests = tokio::time::timeout(patience, rests) => rests.unwrap_or(false),
+        () = gateway.closing.cancelled() => false,
+    }
+}
+
+/// What became of it.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Came {
+    /// The loop rests, or has begun with what it was told instead.
+    Stopped,
+    /// It is in the log: the loop has not said yet that it rests.
+    Told,
+    /// There was nothing to stop.
+    NothingRan,
+}
+
+impl Came {
+    fn note(self, instead: Option<&str>, gateway: &Gateway, session: &SessionInfo) -> String {
+        let name = name(session);
+        let first = match (self, gateway.works()) {
+            (Self::Stopped, _) => "stopped".to_owned(),
+            (Self::Told, true) => format!(
+                "told to stop; it does not rest yet, and `manyhands session show {name}` says where it stands"
+            ),
+            (Self::Told, false) => {
+                "told to stop, as no gateway runs here: the next one leaves what was begun".to_owned()
+            }
+            (Self::NothingRan, _) => "nothing ran".to_owned(),
+        };
+        match (instead, gateway.works()) {
+            (None, _) => first,
+            (Some(_), true) => format!(
+                "{first}: it goes on with what you said, and `manyhands session events {name} --follow` shows it"
+            ),
+            (Some(_), false) => format!(
+                "{first}; the brain goes on with what you said once a gateway runs, or with `manyhands wake {name}`"
+            ),
+        }
+    }
+}
