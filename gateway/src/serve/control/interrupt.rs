@@ -126,7 +126,7 @@ impl Came {
                 "told to stop; it does not rest yet, and `manyhands session show {name}` says where it stands"
             ),
             (Self::Told, false) => {
-                "told to stop, as no gateway runs here: the next one leaves what was begun".to_owned()
+                "told to stop; no gateway runs here, and the next one leaves what was begun".to_owned()
             }
             (Self::NothingRan, _) => "nothing ran".to_owned(),
         };
