@@ -3,7 +3,7 @@
 //! Only what takes up room of this machine counts: a connection to a server elsewhere, or to one that many sessions
 //! share, costs next to nothing.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::instance::Slot;
@@ -12,6 +12,18 @@ use crate::access::Principal;
 use crate::hand::Weight;
 use crate::registry::Registered;
 use crate::session::SessionId;
+
+/// How often room is looked for while others are faster.
+const LOOKS_MAX: usize = 64;
+
+/// What came of making room.
+enum Room {
+    Made,
+    /// Instances were idle, and each was released for somebody else, or a call came to it.
+    TakenByOthers,
+    /// No instance is idle.
+    None,
+}
 
 impl Leases {
     /// The slot of a hand in a session, and the one that was in its place. When the principal has as many instances as
@@ -22,31 +34,35 @@ impl Leases {
         principal: &Principal,
         hand: &Arc<Registered>,
     ) -> Result<(Arc<Slot>, Option<Arc<Slot>>), LeaseError> {
-        loop {
+        for _ in 0..LOOKS_MAX {
             match self.slot_or_new(session, principal, hand) {
-                Err(LeaseError::TooMany { limit }) if !self.release_longest_idle(principal).await => {
-                    return Err(LeaseError::TooMany { limit });
-                }
-                Err(LeaseError::TooMany { .. }) => {}
+                Err(LeaseError::TooMany { limit }) => match self.release_longest_idle(principal).await {
+                    Room::Made => {}
+                    Room::TakenByOthers => tokio::task::yield_now().await,
+                    Room::None => return Err(LeaseError::TooMany { limit }),
+                },
                 found => return found,
             }
         }
+        self.slot_or_new(session, principal, hand)
     }
 
-    /// Says whether one was released.
-    async fn release_longest_idle(&self, principal: &Principal) -> bool {
-        let mut idle: Vec<(Duration, Arc<Slot>)> = self
+    async fn release_longest_idle(&self, principal: &Principal) -> Room {
+        // A slot counts for as long as somebody holds it: here only the one that is being released.
+        let mut idle: Vec<(Duration, Weak<Slot>)> = self
             .all()
-            .into_iter()
+            .iter()
             .filter(|slot| takes_room(slot) && slot.principal == *principal)
-            .filter_map(|slot| Some((slot.idle()?, slot)))
+            .filter_map(|slot| Some((slot.idle()?, Arc::downgrade(slot))))
             .collect();
         idle.sort_by_key(|(idle, _)| std::cmp::Reverse(*idle));
+        let none = if idle.is_empty() { Room::None } else { Room::TakenByOthers };
         for (_, slot) in idle {
+            let Some(slot) = slot.upgrade() else { continue };
             match slot.release(self, Duration::ZERO).await {
                 Ok(true) => {
                     tracing::info!(session.id = %slot.session, hand.name = %slot.hand.name, "an idle instance makes room for another");
-                    return true;
+                    return Room::Made;
                 }
                 // A call came, or somebody else was faster.
                 Ok(false) | Err(LeaseError::Busy(_)) => {}
@@ -55,7 +71,7 @@ impl Leases {
                 }
             }
         }
-        false
+        none
     }
 
     /// The slot, and the one that was in its place.
