@@ -19,6 +19,8 @@ use crate::crash::truth::processes;
 const SESSIONS: usize = 1000;
 /// Instances that a principal may have.
 const LIMIT: usize = 32;
+/// The same where half of them may be on their way out: twice those that call at the same time.
+const FEW: usize = 2 * CALLERS;
 /// Sessions that call at the same time.
 const CALLERS: usize = 8;
 /// How long what was ended may take to go.
@@ -46,9 +48,13 @@ impl Place {
     }
 
     async fn start(&self) -> Result<Gateway> {
+        self.start_with(LIMIT).await
+    }
+
+    async fn start_with(&self, instances: usize) -> Result<Gateway> {
         let mut options = Options::default()
             .data(&self.data())
-            .env("MANYHANDS_LIMITS_INSTANCES", &LIMIT.to_string())
+            .env("MANYHANDS_LIMITS_INSTANCES", &instances.to_string())
             .env("TMPDIR", &self.folder.path().join("tmp").display().to_string());
         std::fs::create_dir_all(self.folder.path().join("tmp"))?;
         options.args =
@@ -149,6 +155,23 @@ async fn a_thousand_abandoned_sessions_leave_nothing() -> Result<()> {
     // The first of them begins anew, and is told so.
     let again = client.tool("abandoned-0", "s__count", json!({}), None).await?;
     ensure!(again["content"].to_string().contains("started anew"), "{again}");
+    gateway.stop()?;
+    place.is_clean().await
+}
+
+/// With servers that take their time to end, each another: as many as call at once are on their way out, and each makes
+/// room for one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_caller_finds_room_while_others_make_theirs() -> Result<()> {
+    let place = Place::new(&["bash", "-c", "{} --stdio; sleep 0.$((RANDOM % 8))"])?;
+    let mut gateway = place.start_with(FEW).await?;
+    let client = Client::of(&gateway)?;
+    let calls = stream::iter(0..20 * CALLERS).map(|n| {
+        let client = client.clone();
+        async move { call(&client, &format!("room-{n}")).await }
+    });
+    let called = calls.buffer_unordered(CALLERS).try_collect::<()>().await;
+    called.with_context(|| gateway.stderr())?;
     gateway.stop()?;
     place.is_clean().await
 }
