@@ -11,13 +11,16 @@
 
 mod call;
 mod checkpoint;
+mod copy;
 mod doctor;
 mod engine;
+mod entries;
 mod image;
 mod instance;
 mod keeper;
 mod scan;
 mod volume;
+mod window;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,7 +28,6 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, watch};
-use tokio_util::sync::CancellationToken;
 
 pub use self::doctor::inspect;
 
@@ -33,7 +35,7 @@ use self::engine::Engine;
 use self::instance::Instance;
 use crate::instances::Instances;
 use crate::posix::{Posix, Surroundings};
-use crate::sandbox::{CopyError, Limits, WORKSPACE, copy};
+use crate::sandbox::{Limits, WORKSPACE};
 use crate::{
     Call, CallContext, Checkpoints, FarWork, Files, Hand, HandError, Handle, InstanceId, Lease, Outcome,
     Progress, Tool,
@@ -254,31 +256,6 @@ impl Hand for Container {
 
     fn about(&self) -> Value {
         about(&self.shared.config)
-    }
-}
-
-#[async_trait]
-impl Files for Container {
-    async fn copy_in(
-        &self,
-        handle: &Handle,
-        to: &str,
-        archive: Box<dyn tokio::io::AsyncRead + Send + Unpin>,
-        cancel: &CancellationToken,
-    ) -> Result<(), CopyError> {
-        copy::copy_in(&self.shared.instances.get(handle).await?, to, archive, cancel).await
-    }
-
-    async fn copy_out(
-        &self,
-        handle: &Handle,
-        from: &str,
-        archive: &mut (dyn tokio::io::AsyncWrite + Send + Unpin),
-        moved: &(dyn Fn(u64) + Send + Sync),
-        cancel: &CancellationToken,
-    ) -> Result<(), CopyError> {
-        let most = self.shared.config.limits.workspace.saturating_mul(2);
-        copy::copy_out(&self.shared.instances.get(handle).await?, from, most, archive, moved, cancel).await
     }
 }
 

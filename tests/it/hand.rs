@@ -51,6 +51,7 @@ macro_rules! tests_of {
 
 mod android;
 mod container;
+mod container_copies;
 mod container_faults;
 mod container_limits;
 mod deleted;

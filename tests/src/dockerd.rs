@@ -136,14 +136,15 @@ impl Drop for Dockerd {
 }
 
 /// Makes a tar of a root file system of this machine's own programs: what the six tools need, and what tests use.
+/// Neither `tar` nor `cp` is among it.
 const MAKE: &str = r#"
 set -eu
 root=$1/root
 mkdir -p "$root/usr/bin" "$root/usr/lib" "$root/usr/lib64" "$root/tmp" "$root/etc" "$root/workspace"
 chmod 1777 "$root/tmp"
 ln -s usr/bin "$root/bin"; ln -s usr/lib "$root/lib"; ln -s usr/lib64 "$root/lib64"
-for name in bash sh cat chmod cut date dirname du env find grep head id ls mkdir mktemp mv nohup od ps readlink \
-  realpath rm rmdir seq setsid sleep sort stat sync tail tar touch tr true truncate uname uniq wc yes chown dd kill; do
+for name in bash sh cat chmod cut date dirname du env find grep head id ln ls mkdir mkfifo mktemp mv nohup od ps readlink \
+  realpath rm rmdir seq setsid sleep sort stat sync tail touch tr true truncate uname uniq wc yes chown dd kill; do
   file=$(command -v "$name") || continue
   case $file in /*) ;; *) file=/bin/$name ;; esac
   [ -x "$file" ] || file=/usr/bin/$name

@@ -392,7 +392,7 @@ async fn fed(feed: &mut Option<Pin<Box<dyn Future<Output = ()> + Send>>>) {
 }
 
 /// Waits for a limit to be passed.
-async fn limit(alarm: &mut Option<watch::Receiver<Option<String>>>) -> String {
+pub(super) async fn limit(alarm: &mut Option<watch::Receiver<Option<String>>>) -> String {
     if let Some(alarm) = alarm {
         while alarm.changed().await.is_ok() {
             if let Some(why) = alarm.borrow_and_update().clone() {

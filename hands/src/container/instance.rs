@@ -1,8 +1,6 @@
 //! One container: making it, seeing it die, ending it.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::Path;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -12,9 +10,7 @@ use async_trait::async_trait;
 use bollard::Docker;
 use bollard::container::LogOutput;
 use bollard::errors::Error;
-use bollard::models::{
-    ContainerCreateBody, HostConfig, HostConfigLogConfig, Mount, MountType, MountVolumeOptions,
-};
+use bollard::models::{ContainerCreateBody, HostConfig, HostConfigLogConfig};
 use bollard::query_parameters::{
     AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, InspectContainerOptions,
     ListContainersOptionsBuilder, RemoveContainerOptionsBuilder, StartContainerOptions,
@@ -27,7 +23,7 @@ use tokio_util::task::TaskTracker;
 
 use super::engine::{Engine, Lack, root, status, why_gone};
 use super::keeper::{self, Keeper};
-use super::{ContainerConfig, Network, Root, Shared, ShellName, Workspace, image, volume};
+use super::{ContainerConfig, Network, Root, Shared, ShellName, Workspace, image, volume, window};
 use crate::instances::Living;
 use crate::posix::{Ended, Report};
 use crate::sandbox::watch::Watch;
@@ -62,6 +58,10 @@ pub(super) struct Instance {
     pub(super) shell: ShellName,
     pub(super) keeper: Keeper,
     pub(super) watch: Option<Arc<Watch>>,
+    /// What the containers are made with through which the daemon sees its workspace.
+    pub(super) window: ContainerCreateBody,
+    /// The container's name.
+    pub(super) name: String,
     processes: u64,
     /// How many processes its memory limit had killed, in the keeper's words, when that was last asked.
     killed: Mutex<String>,
@@ -73,8 +73,8 @@ pub(super) struct Instance {
     lingering: AtomicBool,
     /// What to tell the next call.
     notices: Mutex<Vec<String>>,
-    engine: Arc<Engine>,
-    tasks: TaskTracker,
+    pub(super) engine: Arc<Engine>,
+    pub(super) tasks: TaskTracker,
 }
 
 /// What a container says.
@@ -94,12 +94,13 @@ impl Instance {
             // What nobody waited for, or has not quite ended.
             Err(error) if status(&error) == Some(409) => {
                 remove(&docker, &name).await.map_err(|error| refused(&error))?;
-                create(&docker, &name, body).await
+                create(&docker, &name, body.clone()).await
             }
             created => created,
         };
         let container = container.map_err(|error| refused(&error))?;
-        match Self::attach(shared, lease, docker.clone(), &container, user).await {
+        let window = window::body(&body, volume::workspace(config, lease));
+        match Self::attach(shared, lease, docker.clone(), &container, user, window).await {
             Ok(instance) => Ok(instance),
             Err(error) => {
                 let _ = remove(&docker, &container).await;
@@ -115,6 +116,7 @@ impl Instance {
         docker: Docker,
         container: &str,
         user: String,
+        window: ContainerCreateBody,
     ) -> Result<Arc<Self>, HandError> {
         let refused = |error: Error| HandError::from(refusal(shared, &error));
         let config = &shared.config;
@@ -130,6 +132,8 @@ impl Instance {
             shell: config.shell,
             keeper,
             watch: bind.then(|| Watch::new(lease.work.clone(), &config.limits)),
+            window,
+            name: name(&lease.instance),
             processes: config.limits.processes,
             killed: Mutex::default(),
             calls: Semaphore::new(CALLS),
@@ -206,6 +210,13 @@ impl Instance {
     pub(super) async fn reason(&self) -> Option<String> {
         let _ = timeout(REASON, self.gone.cancelled()).await;
         self.why_lost()
+    }
+
+    /// Whose the workspace is: user and group.
+    pub(super) fn owner(&self) -> (u64, u64) {
+        let (user, group) = self.user.split_once(':').unwrap_or((&self.user, ""));
+        let number = |id: &str| id.parse().unwrap_or(u64::from(ORDINARY));
+        (number(user), number(group))
     }
 
     /// Waits until a call may start. The permit lasts as long as the call.
@@ -325,13 +336,6 @@ async fn user(
     Ok(format!("{}:{}", user.0, user.1))
 }
 
-/// The volume that holds the work of this folder.
-pub(super) fn volume(node: &str, work: &Path) -> String {
-    let mut hasher = DefaultHasher::new();
-    (node, work).hash(&mut hasher);
-    format!("manyhands-{:016x}", hasher.finish())
-}
-
 async fn create(docker: &Docker, name: &str, body: ContainerCreateBody) -> Result<String, Error> {
     let options = CreateContainerOptionsBuilder::new().name(name).build();
     Ok(docker.create_container(Some(options), body).await?.id)
@@ -368,13 +372,8 @@ fn labels(config: &ContainerConfig, lease: &Lease) -> HashMap<String, String> {
 fn host_config(config: &ContainerConfig, lease: &Lease) -> HostConfig {
     let Limits { memory, processes, millicpus, tmp, .. } = config.limits;
     let number = |number: u64| Some(i64::try_from(number).unwrap_or(i64::MAX));
-    let (typ, source) = match config.workspace {
-        Workspace::Bind => (MountType::BIND, lease.work.to_string_lossy().into_owned()),
-        Workspace::Volume => (MountType::VOLUME, volume(&config.node, &lease.work)),
-    };
-    let workspace = mount(typ, source);
     HostConfig {
-        mounts: Some(vec![workspace]),
+        mounts: Some(vec![volume::workspace(config, lease)]),
         tmpfs: Some([("/tmp".to_owned(), format!("rw,exec,nosuid,nodev,mode=1777,size={tmp}"))].into()),
         readonly_rootfs: Some(config.root == Root::ReadOnly),
         cap_drop: Some(vec!["ALL".into()]),
@@ -395,18 +394,6 @@ fn host_config(config: &ContainerConfig, lease: &Lease) -> HostConfig {
         auto_remove: Some(true),
         log_config: Some(HostConfigLogConfig { typ: Some("none".into()), config: None }),
         ..HostConfig::default()
-    }
-}
-
-/// The workspace. What the image has there is of no interest: its owner would become the volume's.
-pub(super) fn mount(typ: MountType, source: String) -> Mount {
-    let plain = MountVolumeOptions { no_copy: Some(true), ..MountVolumeOptions::default() };
-    Mount {
-        volume_options: (typ == MountType::VOLUME).then_some(plain),
-        typ: Some(typ),
-        source: Some(source),
-        target: Some(WORKSPACE.into()),
-        ..Mount::default()
     }
 }
 

@@ -1,19 +1,20 @@
 //! A workspace that is a volume of the daemon's: made once, and given to whoever works in it.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 
 use bollard::Docker;
 use bollard::errors::Error;
-use bollard::models::{ContainerCreateBody, HostConfig, MountType};
+use bollard::models::{ContainerCreateBody, HostConfig, Mount, MountType, MountVolumeOptions};
 use bollard::query_parameters::{
     CreateContainerOptionsBuilder, InspectContainerOptions, RemoveVolumeOptions, StartContainerOptions,
     WaitContainerOptions,
 };
 use futures_util::StreamExt;
 
-use super::ContainerConfig;
 use super::engine::{Engine, Lack, status};
-use super::instance::{INSTANCE, NODE, mount, remove, volume};
+use super::instance::{INSTANCE, NODE, remove};
+use super::{ContainerConfig, Workspace};
 use crate::sandbox::WORKSPACE;
 use crate::{HandError, Lease};
 
@@ -113,5 +114,32 @@ fn body(
             ..HostConfig::default()
         }),
         ..ContainerCreateBody::default()
+    }
+}
+
+/// The volume that holds the work of this folder.
+fn volume(node: &str, work: &Path) -> String {
+    let mut hasher = DefaultHasher::new();
+    (node, work).hash(&mut hasher);
+    format!("manyhands-{:016x}", hasher.finish())
+}
+
+/// What is mounted as the workspace of a lease's container.
+pub(super) fn workspace(config: &ContainerConfig, lease: &Lease) -> Mount {
+    match config.workspace {
+        Workspace::Bind => mount(MountType::BIND, lease.work.to_string_lossy().into_owned()),
+        Workspace::Volume => mount(MountType::VOLUME, volume(&config.node, &lease.work)),
+    }
+}
+
+/// The workspace. What the image has there is of no interest: its owner would become the volume's.
+fn mount(typ: MountType, source: String) -> Mount {
+    let plain = MountVolumeOptions { no_copy: Some(true), ..MountVolumeOptions::default() };
+    Mount {
+        volume_options: (typ == MountType::VOLUME).then_some(plain),
+        typ: Some(typ),
+        source: Some(source),
+        target: Some(WORKSPACE.into()),
+        ..Mount::default()
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tar::{Archive, Builder, EntryType, HeaderMode};
+use tar::{Archive, Builder, Entry, EntryType, HeaderMode};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -41,10 +41,8 @@ mkdir -- "$3"
 tar -x -f - -C "$3" --no-same-owner
 mv -T -- "$3/content" "$1/$2"
 rmdir -- "$3""#;
-/// Packs `$2` of the folder `$1`. Hard links become files of their own where `tar` can: busybox's can't.
-const COPY_OUT: &str = r#"
-tar --help 2>&1 | grep -q hard-dereference && set -- "$1" "$2" --hard-dereference
-exec tar -c -f - $3 -C "$1" -- "$2""#;
+/// Packs `$2` of the folder `$1`.
+const COPY_OUT: &str = r#"exec tar -c -f - -C "$1" -- "$2""#;
 /// Numbers copies, so that two at once have places of their own.
 static COPIES: AtomicU64 = AtomicU64::new(0);
 /// Most bytes kept of why `tar` failed.
@@ -105,18 +103,30 @@ pub(crate) async fn copy_in(
     // Beside the target first, so that what breaks off leaves nothing.
     let beside = format!("{folder}/.manyhands-copy-{}", COPIES.fetch_add(1, Ordering::Relaxed));
     let argv = ["sh", "-c", COPY_IN, "sh", &folder, &name, &beside].map(str::to_owned).to_vec();
-    let mut sink = ToNobody { error: Vec::new() };
-    let copied = match run(shell, argv, Input::Stream(archive), cancel, &mut sink).await {
-        Ok(ended) => ended.map_err(|code| refused(code, &sink.error)),
-        Err(error) => Err(error),
-    };
+    let copied = run(shell, argv, Input::Stream(archive), cancel).await;
     if copied.is_err() {
-        let argv = ["rm", "-rf", "--", &beside].map(str::to_owned).to_vec();
-        let input = Input::Bytes(Bytes::new());
-        // Where it fails, the hand is gone or full of what its owner may clear.
-        let _ = run(shell, argv, input, &CancellationToken::new(), &mut sink).await;
+        clear(shell, &[&beside]).await;
     }
     copied
+}
+
+/// Removes what a copy that broke off has left.
+pub(crate) async fn clear(shell: &dyn Shell, paths: &[&str]) {
+    let argv = ["rm", "-rf", "--"].iter().chain(paths).map(|word| (*word).to_owned()).collect();
+    // Where it fails, the hand is gone or full of what its owner may clear.
+    let _ = run(shell, argv, Input::Bytes(Bytes::new()), &CancellationToken::new()).await;
+}
+
+/// Runs a program of a copy that prints nothing but why it failed.
+pub(crate) async fn run(
+    shell: &dyn Shell,
+    argv: Vec<String>,
+    input: Input,
+    cancel: &CancellationToken,
+) -> Result<(), CopyError> {
+    let mut sink = ToNobody { error: Vec::new() };
+    let ended = run_to(shell, argv, input, cancel, &mut sink).await?;
+    ended.map_err(|code| refused(code, &sink.error))
 }
 
 /// [`Files::copy_out`] by way of anything that can run `tar` and has a `/workspace`; at most `most` bytes.
@@ -130,14 +140,14 @@ pub(crate) async fn copy_out(
 ) -> Result<(), CopyError> {
     let (folder, name) = place(from)?;
     let argv = ["sh", "-c", COPY_OUT, "sh", &folder, &name].map(str::to_owned);
-    let mut sink = ToArchive { archive, moved, bytes: 0, most, error: Vec::new() };
+    let mut sink = Printed { to: ToArchive { archive, moved, bytes: 0, most }, error: Vec::new() };
     let input = Input::Bytes(Bytes::new());
-    let ended = run(shell, argv.to_vec(), input, cancel, &mut sink).await?;
+    let ended = run_to(shell, argv.to_vec(), input, cancel, &mut sink).await?;
     ended.map_err(|code| refused(code, &sink.error))
 }
 
-/// Runs `tar`; the inner error is its exit code.
-async fn run(
+/// Runs a program; the inner error is its exit code.
+async fn run_to(
     shell: &dyn Shell,
     argv: Vec<String>,
     input: Input,
@@ -157,10 +167,17 @@ async fn run(
         Ended::Exit(code) => Ok(Err(code)),
         Ended::Signal(signal) => refuse(format!("The copy was ended by signal {signal}.")),
         Ended::NotStarted { doing, error } => refuse(format!("Can't {doing}: {error}.")),
-        Ended::Stopped(Stop::Timeout) => refuse(format!("The copy took more than {} s.", TIMEOUT.as_secs())),
-        Ended::Stopped(Stop::Limit(why)) => refuse(format!("The copy was ended: {why}.")),
-        Ended::Stopped(Stop::Cancelled | Stop::Enough) => refuse("The copy was cancelled.".into()),
+        Ended::Stopped(stop) => Err(stopped(stop)),
     }
+}
+
+/// Somebody wanted a copy to end.
+pub(crate) fn stopped(stop: Stop) -> CopyError {
+    CopyError::Refused(match stop {
+        Stop::Timeout => format!("The copy took more than {} s.", TIMEOUT.as_secs()),
+        Stop::Limit(why) => format!("The copy was ended: {why}."),
+        Stop::Cancelled | Stop::Enough => "The copy was cancelled.".into(),
+    })
 }
 
 fn refused(code: i32, error: &[u8]) -> CopyError {
@@ -168,14 +185,14 @@ fn refused(code: i32, error: &[u8]) -> CopyError {
     let why = error.lines().next().unwrap_or_default();
     let why = ["tar: ", "mkdir: ", "mv: "].iter().find_map(|of| why.strip_prefix(of)).unwrap_or(why);
     CopyError::Refused(if why.is_empty() {
-        format!("tar failed with exit code {code}.")
+        format!("The copy failed with exit code {code}.")
     } else {
         format!("{why}.")
     })
 }
 
 /// The folder and the name of a path in the sandbox.
-fn place(path: &str) -> Result<(String, String), CopyError> {
+pub(crate) fn place(path: &str) -> Result<(String, String), CopyError> {
     let whole = Path::new(WORKSPACE).join(path.trim_start_matches("./"));
     let whole = if path == "." { PathBuf::from(WORKSPACE) } else { whole };
     let parts = (whole.parent().and_then(Path::to_str), whole.file_name().and_then(|name| name.to_str()));
@@ -199,21 +216,17 @@ impl Sink for ToNobody {
     }
 }
 
-struct ToArchive<'a> {
-    archive: &'a mut (dyn AsyncWrite + Send + Unpin),
-    moved: &'a (dyn Fn(u64) + Send + Sync),
-    bytes: u64,
-    most: u64,
-    error: Vec<u8>,
+/// Gives an archive to whoever receives it.
+pub(crate) struct ToArchive<'a> {
+    pub(crate) archive: &'a mut (dyn AsyncWrite + Send + Unpin),
+    pub(crate) moved: &'a (dyn Fn(u64) + Send + Sync),
+    pub(crate) bytes: u64,
+    /// Most bytes of it.
+    pub(crate) most: u64,
 }
 
-#[async_trait]
-impl Sink for ToArchive<'_> {
-    async fn take(&mut self, stream: Stream, bytes: &[u8]) -> Flow {
-        if stream == Stream::Error {
-            keep(&mut self.error, stream, bytes);
-            return Flow::Continue;
-        }
+impl ToArchive<'_> {
+    pub(crate) async fn give(&mut self, bytes: &[u8]) -> Flow {
         self.bytes += bytes.len() as u64;
         if self.bytes > self.most {
             return Flow::Stop(Stop::Limit("it is larger than a work folder may be".into()));
@@ -225,6 +238,20 @@ impl Sink for ToArchive<'_> {
             }
             Ok(Err(_)) | Err(_) => Flow::Stop(Stop::Cancelled),
         }
+    }
+}
+
+/// Gives what is printed, and keeps why it failed.
+struct Printed<'a> {
+    to: ToArchive<'a>,
+    error: Vec<u8>,
+}
+
+#[async_trait]
+impl Sink for Printed<'_> {
+    async fn take(&mut self, stream: Stream, bytes: &[u8]) -> Flow {
+        keep(&mut self.error, stream, bytes);
+        if stream == Stream::Output { self.to.give(bytes).await } else { Flow::Continue }
     }
 }
 
@@ -281,7 +308,8 @@ pub fn unpack(archive: impl Read, to: &Path) -> Result<(), CopyError> {
                 let target = entry.link_name().map_err(local(&path))?.map(std::borrow::Cow::into_owned);
                 links.push((path, target.unwrap_or_default()));
             }
-            // Devices, pipes, hard links: nothing that a sandbox has to give.
+            EntryType::Link if is_same(to, &entry, &path) => {}
+            // Devices, pipes: nothing that a sandbox has to give.
             _ => tracing::warn!(path = %path.display(), "left out: neither file, folder nor link"),
         }
     }
@@ -293,6 +321,14 @@ pub fn unpack(archive: impl Read, to: &Path) -> Result<(), CopyError> {
         fs::set_permissions(&path, Permissions::from_mode(mode)).map_err(local(&path))?;
     }
     Ok(())
+}
+
+/// Makes another name for a file that was unpacked before, if the entry is one. There are no links yet to be led astray by.
+fn is_same(to: &Path, entry: &Entry<'_, impl Read>, path: &Path) -> bool {
+    let Ok(Some(target)) = entry.link_name() else { return false };
+    let Ok(target) = inside(to, &target) else { return false };
+    let is_file = fs::symlink_metadata(&target).is_ok_and(|found| found.is_file());
+    is_file && (fs::hard_link(&target, path).is_ok() || fs::copy(&target, path).is_ok())
 }
 
 /// Never an existing file, so never through a link.
