@@ -1,8 +1,15 @@
 //! What the Docker daemon can offer to containers.
 
+use std::time::Duration;
+
+use tokio::time::timeout;
+
 use super::engine::{Engine, Lack, status};
 use super::{ContainerConfig, Image, image};
 use crate::sandbox::{Finding, State};
+
+/// How long a registry may take to say whether it has an image.
+const REGISTRY: Duration = Duration::from_secs(10);
 
 /// Looks at everything that containers need, and makes nothing.
 pub async fn inspect(config: &ContainerConfig) -> Vec<Finding> {
@@ -52,11 +59,26 @@ async fn look_at_image(config: &ContainerConfig, docker: &bollard::Docker, engin
         (Err(error), Image::Rootfs(tar)) if status(&error) == Some(404) => {
             fine(subject, format!("{} is imported at the first call", tar.display()))
         }
-        (Err(error), Image::Named(name)) if status(&error) == Some(404) => {
-            let why = format!("the image {name} is not there; the first call pulls it");
-            lacking(subject, State::Weaker, Lack { why, remedy: format!("pull it now: docker pull {name}") })
-        }
+        (Err(error), Image::Named(_)) if status(&error) == Some(404) => match pullable(docker, &name).await {
+            Ok(()) => {
+                let why = format!(
+                    "the image {name} is not there; its registry has it, and the first call pulls it"
+                );
+                let remedy = format!("pull it now: docker pull {name}");
+                lacking(subject, State::Weaker, Lack { why, remedy })
+            }
+            Err(why) => lacking(subject, State::Missing, image::no_image(&name, &why)),
+        },
         (Err(error), _) => lacking(subject, State::Missing, engine.explain(&error)),
+    }
+}
+
+/// Asks the image's registry for it, by way of the daemon that would pull it.
+async fn pullable(docker: &bollard::Docker, name: &str) -> Result<(), String> {
+    match timeout(REGISTRY, docker.inspect_registry_image(name, None)).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(image::said(&error)),
+        Err(_) => Err(format!("its registry did not answer within {} s", REGISTRY.as_secs())),
     }
 }
 

@@ -96,7 +96,8 @@ fn progress(name: &str, step: CreateImageInfo, layers: &mut HashMap<String, (u64
     Some(format!("Pulling image {name}: {} of {} {unit}", come / bytes, all / bytes))
 }
 
-fn said(error: &Error) -> String {
+/// An error of what has to do with images, in the words of whoever found it.
+pub(super) fn said(error: &Error) -> String {
     match error {
         Error::DockerResponseServerError { message, .. } => message.clone(),
         Error::DockerStreamError { error } => error.clone(),
@@ -104,7 +105,8 @@ fn said(error: &Error) -> String {
     }
 }
 
-fn no_image(name: &str, error: &str) -> Lack {
+/// The image is not there, nor to be had.
+pub(super) fn no_image(name: &str, error: &str) -> Lack {
     Lack {
         why: format!("the image {name} is not there and can't be pulled ({})", error.trim()),
         remedy: format!("see whether docker pull {name} works, or name another image for the hand"),

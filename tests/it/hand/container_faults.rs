@@ -89,12 +89,25 @@ async fn doctor_says_beforehand_what_would_fail() {
     assert_eq!(said(inspect(&config).await, "docker").0, State::Fine);
     assert_eq!(said(inspect(&config).await, "limits").0, State::Fine);
     assert_eq!(said(inspect(&config).await, "image").0, State::Fine);
-    let missing = ContainerConfig { image: Image::Named("none".into()), ..config.clone() };
-    let (state, found) = said(inspect(&missing).await, "image");
-    assert_eq!(
-        (state, found.as_str()),
-        (State::Weaker, "the image none is not there; the first call pulls it")
-    );
+    // One that its registry has, one whose registry is not there, and one whose registry says nothing.
+    let registry = Registry::serve(&busybox().unwrap()).await;
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let there = format!("127.0.0.1:{}/some/busybox", registry.port);
+    let mute = format!("127.0.0.1:{}/some/busybox", silent.local_addr().unwrap().port());
+    let begins = "is not there and can't be pulled (";
+    for (image, state, says) in [
+        (&there, State::Weaker, "is not there; its registry has it, and the first call pulls it"),
+        (&"127.0.0.1:1/none".to_owned(), State::Missing, begins),
+        (&mute, State::Missing, begins),
+    ] {
+        let config = ContainerConfig { image: Image::Named(image.clone()), ..config.clone() };
+        let start = std::time::Instant::now();
+        let (is, found) = said(inspect(&config).await, "image");
+        assert!(is == state && found.starts_with(&format!("the image {image}:latest {says}")), "{found}");
+        assert!(start.elapsed() < std::time::Duration::from_mins(2), "{image}");
+        println!("{found}");
+    }
+    assert_eq!(registry.layers(), 0, "doctor pulled it");
     let runtime = ContainerConfig { runtime: Some("nonesuch".into()), ..config };
     assert_eq!(said(inspect(&runtime).await, "runtime").0, State::Missing);
     rig.finish().await;
