@@ -111,6 +111,12 @@ impl Sshd {
         }
     }
 
+    /// Has it say nothing to new connections, which it accepts, until it is told to go on.
+    pub fn signal(&self, signal: rustix::process::Signal) -> Result<()> {
+        let daemon = self.daemon.as_ref().context("it does not run")?;
+        Ok(rustix::process::kill_process(rustix::process::Pid::from_child(daemon), signal)?)
+    }
+
     /// A file in its folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)

@@ -118,7 +118,11 @@ async fn ask(owner: &mut Owner, setting: &Setting, command: Command) -> anyhow::
             show(setting, &owner.ask(Method::POST, &path(&session, &whose, "/archive"), None).await?)?;
         }
         Command::Delete { session, whose } => {
-            show(setting, &owner.ask(Method::DELETE, &path(&session, &whose, ""), None).await?)?;
+            let mut deleted = owner.ask(Method::DELETE, &path(&session, &whose, ""), None).await?;
+            if setting.output == Output::Text {
+                left_elsewhere(&mut deleted);
+            }
+            show(setting, &deleted)?;
         }
         Command::Events(wanted) => {
             let mut path = path(&wanted.session, &wanted.whose, "/events");
@@ -170,6 +174,15 @@ fn show(setting: &Setting, session: &Value) -> io::Result<()> {
             say(format_args!("{name:<12} {value}"))
         },
     )
+}
+
+/// Makes a sentence of the hands whose work elsewhere is not removed yet.
+fn left_elsewhere(deleted: &mut Value) {
+    let Some(hands) = deleted["left_elsewhere"].as_array() else { return };
+    let hands: Vec<&str> = hands.iter().filter_map(Value::as_str).collect();
+    let sentence =
+        format!("what {} kept could not be removed yet; it is tried again until it can", hands.join(", "));
+    deleted["left_elsewhere"] = sentence.into();
 }
 
 fn line(session: &Value) -> io::Result<()> {

@@ -71,7 +71,16 @@ impl Leases {
         Ok(())
     }
 
-    /// The same for all sessions that are deleted, or were archived before `older_than`. A hand that does not answer is
+    /// The hands whose work elsewhere for this session is not removed yet.
+    pub async fn far_work_left(&self, session: SessionId) -> Result<Vec<String>, DatabaseError> {
+        let hands = sqlx::query_scalar(
+            "select distinct hand from far_work where home = $1 and session = $2 order by hand",
+        );
+        let hands = hands.bind(self.nodes.home().to_owned()).bind(session.to_string());
+        Ok(hands.fetch_all(self.database.reader()).await?)
+    }
+
+    /// Removes what the hands of all sessions keep elsewhere that are deleted, or were archived before `older_than`. A hand that does not answer is
     /// asked once.
     pub async fn sweep_far_work(&self, older_than: Timestamp) -> Result<(), DatabaseError> {
         let rows = sqlx::query(

@@ -61,13 +61,11 @@ impl Leases {
 
     /// Removes what the hands of a deleted session kept, on this machine and elsewhere. What it lent to others stays.
     pub async fn remove_work(&self, session: SessionId) {
-        // Elsewhere first: it is named after the folder here, which tells whose it is.
-        let removed = async {
-            self.remove_far_work(session).await?;
-            self.clear_work(session).await
-        };
-        if let Err(error) = removed.await {
-            tracing::warn!(session.id = %session, error = %error, "a session's work could not be removed");
+        // Here first: elsewhere it may take long, and what is there is known by rows of its own.
+        for removed in [self.clear_work(session).await, self.remove_far_work(session).await] {
+            if let Err(error) = removed {
+                tracing::warn!(session.id = %session, error = %error, "a session's work could not be removed");
+            }
         }
     }
 

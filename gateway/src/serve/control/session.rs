@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Path, Query, State};
@@ -11,6 +12,7 @@ use axum::{Json, Router};
 use futures_util::{StreamExt as _, stream};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::Refusal;
 use crate::access::Principal;
@@ -19,6 +21,9 @@ use crate::serve::Gateway;
 use crate::session::{
     By, LIST_MAX, Listing, Seq, SessionError, SessionInfo, SessionName, SessionRef, Slice, Via,
 };
+
+/// How long whoever deletes a session waits for what its hands keep elsewhere to be removed.
+const REMOVING: Duration = Duration::from_secs(5);
 
 pub(super) fn router() -> Router<Arc<Gateway>> {
     Router::new()
@@ -195,8 +200,18 @@ async fn delete(
     let info = find(&gateway, &session, whose.principal()).await?;
     gateway.leases.release_session(info.id).await?;
     gateway.sessions.delete(&info).await?;
-    gateway.leases.remove_work(info.id).await;
-    Ok(Json(json!({"id": info.id, "deleted": true})))
+    // What is not done when this process ends is done by the next.
+    let removing = gateway.tasks.spawn({
+        let gateway = Arc::clone(&gateway);
+        async move { gateway.closing.run_until_cancelled(gateway.leases.remove_work(info.id)).await }
+    });
+    let _ = timeout(REMOVING, removing).await;
+    let mut answer = json!({"id": info.id, "deleted": true});
+    let left = gateway.leases.far_work_left(info.id).await?;
+    if !left.is_empty() {
+        answer["left_elsewhere"] = left.into();
+    }
+    Ok(Json(answer))
 }
 
 pub(super) async fn find(
