@@ -54,6 +54,7 @@ mod container;
 mod container_copies;
 mod container_faults;
 mod container_limits;
+mod container_tls;
 mod deleted;
 pub(crate) mod emulator;
 mod every;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -9,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use tempfile::TempDir;
+
+use crate::tls::Authority;
 
 /// Debian's daemon: its folder is not in everybody's path.
 const DOCKERD: &str = "/usr/sbin/dockerd";
@@ -24,17 +27,40 @@ const LOG: &str = "log";
 pub struct Dockerd {
     child: Child,
     folder: TempDir,
+    /// The port that it has behind TLS as well, if it has one.
+    port: Option<u16>,
 }
 
 impl Dockerd {
     /// Starts one and waits until it answers.
     pub async fn start() -> Result<Self> {
-        ensure!(rustix::process::geteuid().is_root(), "dockerd needs root: run this as root");
-        let folder = tempfile::Builder::new().prefix("manyhands-dockerd-").tempdir()?;
-        let child = spawn(folder.path())?;
-        let mut daemon = Self { child, folder };
+        Self::start_in(folder()?, None).await
+    }
+
+    /// The same behind TLS, with [`Dockerd::pem`].
+    pub async fn start_with_tls() -> Result<Self> {
+        let folder = folder()?;
+        certify(&folder.path().join("tls"))?;
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        Self::start_in(folder, Some(port)).await
+    }
+
+    async fn start_in(folder: TempDir, port: Option<u16>) -> Result<Self> {
+        let child = spawn(folder.path(), port)?;
+        let mut daemon = Self { child, folder, port };
         daemon.wait().await?;
         Ok(daemon)
+    }
+
+    /// Its address behind TLS, as in `DOCKER_HOST`.
+    pub fn tls_host(&self) -> Result<String> {
+        Ok(format!("tcp://127.0.0.1:{}", self.port.context("it has no TLS")?))
+    }
+
+    /// A file of a daemon behind TLS: `ca`, `client` and `client-key`; `other-ca`, `other` and `other-key`, which it does
+    /// not believe.
+    pub fn pem(&self, name: &str) -> PathBuf {
+        self.folder.path().join("tls").join(name).with_extension("pem")
     }
 
     /// Its address, as in `DOCKER_HOST`.
@@ -55,7 +81,7 @@ impl Dockerd {
         for left in ["pid", "socket", "exec/containerd/containerd.pid", "exec/containerd/containerd.sock"] {
             let _ = fs::remove_file(self.folder.path().join(left));
         }
-        self.child = spawn(self.folder.path())?;
+        self.child = spawn(self.folder.path(), self.port)?;
         self.wait().await
     }
 
@@ -93,10 +119,36 @@ impl Dockerd {
     }
 }
 
-fn spawn(folder: &Path) -> Result<Child> {
+fn folder() -> Result<TempDir> {
+    ensure!(rustix::process::geteuid().is_root(), "dockerd needs root: run this as root");
+    Ok(tempfile::Builder::new().prefix("manyhands-dockerd-").tempdir()?)
+}
+
+/// Makes two CAs, of which the first signs a server's and both sign a client's certificate.
+fn certify(folder: &Path) -> Result<()> {
+    fs::create_dir(folder)?;
+    let pem = |name: &str| folder.join(name).with_extension("pem");
+    for (ca, signs) in [("ca", &["server", "client"][..]), ("other-ca", &["other"])] {
+        let authority = Authority::new(ca)?;
+        authority.write(&pem(ca))?;
+        for name in signs {
+            authority.write_signed(&["127.0.0.1"], &pem(name), &pem(&format!("{name}-key")))?;
+        }
+    }
+    Ok(())
+}
+
+fn spawn(folder: &Path, port: Option<u16>) -> Result<Child> {
     let log = fs::File::options().create(true).append(true).open(folder.join(LOG))?;
     let at = |name: &str| folder.join(name).display().to_string();
-    Command::new(if Path::new(DOCKERD).exists() { DOCKERD } else { "dockerd" })
+    let mut command = Command::new(if Path::new(DOCKERD).exists() { DOCKERD } else { "dockerd" });
+    if let Some(port) = port {
+        command.args(["--tlsverify", "--host", &format!("tcp://127.0.0.1:{port}")]);
+        for (flag, name) in [("--tlscacert", "ca"), ("--tlscert", "server"), ("--tlskey", "server-key")] {
+            command.args([flag, &at(&format!("tls/{name}.pem"))]);
+        }
+    }
+    command
         .args(["--host", &format!("unix://{}", at("socket"))])
         .args(["--data-root", &at("data"), "--exec-root", &at("exec"), "--pidfile", &at("pid")])
         .args(["--bridge=none", "--iptables=false", "--ip6tables=false"])

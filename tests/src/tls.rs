@@ -40,6 +40,13 @@ impl Authority {
         Ok(std::fs::write(path, &self.pem)?)
     }
 
+    /// Writes a certificate for these names and the key to it, for a program that reads them.
+    pub fn write_signed(&self, names: &[&str], certificate: &Path, key: &Path) -> Result<()> {
+        let pair = KeyPair::generate()?;
+        std::fs::write(certificate, params(names)?.signed_by(&pair, &self.issuer)?.pem())?;
+        Ok(std::fs::write(key, pair.serialize_pem())?)
+    }
+
     /// An identity for these names that is good today.
     pub fn identity(&self, names: &[&str]) -> Result<Identity> {
         self.sign(&params(names)?)

@@ -8,7 +8,7 @@ use bollard::errors::Error;
 use bollard::{API_DEFAULT_VERSION, Docker};
 use tokio::sync::Mutex;
 
-use super::{ContainerConfig, DEFAULT_HOST, Tls};
+use super::{ContainerConfig, DEFAULT_HOST, Tls, tls};
 use crate::HandError;
 
 /// How long the daemon may take for the head of an answer, in seconds. Stopping a busy container takes it long.
@@ -47,7 +47,7 @@ impl Engine {
         if let Some(docker) = &*docker {
             return Ok(docker.clone());
         }
-        let client = self.client().map_err(|error| self.explain(&error))?;
+        let client = self.client()?;
         let agreed = tokio::time::timeout(CONTACT, client.negotiate_version()).await;
         let found = match agreed {
             Ok(Ok(found)) => found,
@@ -61,27 +61,31 @@ impl Engine {
         Ok(found)
     }
 
-    fn client(&self) -> Result<Docker, Error> {
-        match (self.host.strip_prefix("unix://"), &self.tls) {
+    fn client(&self) -> Result<Docker, Lack> {
+        let client = match (self.host.strip_prefix("unix://"), &self.tls) {
             (Some(path), _) => Docker::connect_with_unix(path, ANSWER, API_DEFAULT_VERSION),
             (None, None) => Docker::connect_with_http(&self.host, ANSWER, API_DEFAULT_VERSION),
-            (None, Some(Tls { ca, certificate, key })) => {
-                Docker::connect_with_ssl(&self.host, key, certificate, ca, ANSWER, API_DEFAULT_VERSION)
-            }
-        }
+            (None, Some(tls)) => return tls::client(&self.host, tls, ANSWER),
+        };
+        client.map_err(|error| self.explain(&error))
     }
 
     /// Why the daemon can't be used, by what was seen of it.
     pub(super) fn explain(&self, error: &Error) -> Lack {
         let host = &self.host;
         if let Error::DockerResponseServerError { message, .. } = error {
+            if message.contains("HTTP request to an HTTPS server") {
+                let why = format!("the Docker daemon at {host} speaks TLS only");
+                return Lack {
+                    why,
+                    remedy: "name its CA, a certificate and its key by tls of the hand".into(),
+                };
+            }
             let why = format!("the Docker daemon refuses: {}", message.trim());
             return Lack { why, remedy: "see what manyhands doctor says".into() };
         }
         let Some(path) = host.strip_prefix("unix://") else {
-            let why = format!("no Docker daemon answers at {host} ({})", root(error));
-            let remedy = "start one there, or name another by host and tls of the hand".into();
-            return Lack { why, remedy };
+            return elsewhere(host, &root(error));
         };
         match UnixStream::connect(path).map_err(|error| error.kind()) {
             Err(io::ErrorKind::PermissionDenied) => Lack {
@@ -103,6 +107,32 @@ impl Engine {
             },
         }
     }
+}
+
+/// Why a daemon on the network can't be used.
+fn elsewhere(host: &str, why: &str) -> Lack {
+    let (why, remedy) = if why.contains("invalid peer certificate") {
+        (
+            format!("the Docker daemon at {host} can't be trusted ({why})"),
+            "name the CA that signed its certificate by tls.ca of the hand",
+        )
+    } else if why.contains("received fatal alert") {
+        (
+            format!("the Docker daemon at {host} does not trust this hand ({why})"),
+            "name a certificate that its CA signed, and its key, by tls of the hand",
+        )
+    } else if why.contains("InvalidContentType") {
+        (
+            format!("the Docker daemon at {host} does not speak TLS"),
+            "set up the hand without tls, or the daemon with it",
+        )
+    } else {
+        (
+            format!("no Docker daemon answers at {host} ({why})"),
+            "start one there, or name another by host and tls of the hand",
+        )
+    };
+    Lack { why, remedy: remedy.into() }
 }
 
 /// The innermost cause: what a person can do something about.
