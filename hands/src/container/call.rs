@@ -317,14 +317,15 @@ impl Running<'_> {
         stopped(stop, vec!["the container's background processes were ended with it".into()])
     }
 
-    /// The wrapper said how the call ended.
+    /// The wrapper said how the call ended. What was to be stopped meanwhile has not said all to who asked.
     async fn ended(self, code: i32) -> Result<Report, HandError> {
         let mut notes = self.instance.notices();
         if code != 0 {
             notes.extend(self.instance.killed_for_memory().await);
         }
         self.instance.linger();
-        Ok(Report { ended: Ended::Exit(code), notes })
+        let ended = self.stop.map_or(Ended::Exit(code), Ended::Stopped);
+        Ok(Report { ended, notes })
     }
 
     /// Nothing more will come.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use hands::sandbox::{pack, unpack};
-use hands::{Ending, Hand, Handle};
+use hands::{CallContext, Ending, Hand, Handle};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -66,6 +66,31 @@ pub(super) async fn a_cancelled_call_takes_everything_with_it_and_nothing_else(r
 }
 
 /// Whether a file that living processes write to does not grow.
+/// It is cancelled at moments all over its life: one that ended as asked has said all.
+pub(super) async fn a_call_that_is_cancelled_late_loses_nothing_in_silence(rig: impl Rig) {
+    let hand = rig.hand();
+    let handle = hand.provision(&rig.lease("one"), &hands::NoProgress).await.unwrap();
+    let says = call("bash", json!({"command": "echo all"}));
+    let all = (Ending::Ok, "all\n".to_owned());
+    assert_eq!(run(&*hand, &handle, &says).await, all);
+    let start = Instant::now();
+    assert_eq!(run(&*hand, &handle, &says).await, all);
+    let moment = start.elapsed() / 20;
+    for number in 0..24 {
+        let cancel = CancellationToken::new();
+        let (outcome, ()) =
+            tokio::join!(hand.execute(&handle, &says, CallContext::quiet(cancel.clone())), async {
+                tokio::time::sleep(moment * number).await;
+                cancel.cancel();
+            });
+        let seen = seen(outcome.unwrap());
+        let whole = seen.ending == Ending::Ok && seen.text == all.1;
+        assert!(whole || seen.ending == Ending::Cancelled, "{number}: {:?} {}", seen.ending, seen.text);
+    }
+    assert_eq!(run(&*hand, &handle, &says).await, all);
+    rig.finish().await;
+}
+
 async fn is_quiet(hand: &dyn Hand, handle: &Handle, file: &str) -> bool {
     let command = format!("cat {file} 2> /dev/null | wc -c; sleep 0.5; cat {file} 2> /dev/null | wc -c");
     let (ending, sizes) = bash(hand, handle, &command).await;
