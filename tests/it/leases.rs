@@ -37,14 +37,20 @@ fn kill(instance: &str) -> Result<()> {
     let found = processes(&mark)?;
     // A call that PID 1 has just forked looks like it for a moment.
     ensure!(found.len() >= 2, "bwrap and PID 1: {found:?}");
-    for (pid, _) in found {
-        let _ = kill_process(Pid::from_raw(i32::try_from(pid)?).context("no process id")?, Signal::KILL);
+    for (pid, _) in &found {
+        let _ = kill_process(Pid::from_raw(i32::try_from(*pid)?).context("no process id")?, Signal::KILL);
     }
-    while !processes(&mark)?.is_empty() {
+    while !processes(&mark)?.is_empty() || found.iter().any(|(pid, _)| is_ending(*pid)) {
         ensure!(start.elapsed() < Duration::from_secs(20), "{instance} does not die");
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())
+}
+
+/// Whether a process may still hold its sockets: it loses its command line before them, and is a zombie after.
+fn is_ending(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

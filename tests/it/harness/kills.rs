@@ -146,9 +146,10 @@ async fn check(place: &Place, client: &Client, round: usize, events: &[Event]) -
     Ok(())
 }
 
+/// A block begins a line: the first may be a note on the instance, in front of what the call printed.
 fn text(result: &Value) -> String {
     let texts = result["content"].as_array().into_iter().flatten();
-    texts.filter_map(|block| block["text"].as_str()).collect()
+    texts.filter_map(|block| block["text"].as_str()).collect::<Vec<_>>().join("\n")
 }
 
 /// The real gateway, killed while its loop is at work, and started again.
