@@ -37,20 +37,14 @@ fn kill(instance: &str) -> Result<()> {
     let found = processes(&mark)?;
     // A call that PID 1 has just forked looks like it for a moment.
     ensure!(found.len() >= 2, "bwrap and PID 1: {found:?}");
-    for (pid, _) in &found {
-        let _ = kill_process(Pid::from_raw(i32::try_from(*pid)?).context("no process id")?, Signal::KILL);
+    for (pid, _) in found {
+        let _ = kill_process(Pid::from_raw(i32::try_from(pid)?).context("no process id")?, Signal::KILL);
     }
-    while !processes(&mark)?.is_empty() || found.iter().any(|(pid, _)| is_ending(*pid)) {
+    while !processes(&mark)?.is_empty() {
         ensure!(start.elapsed() < Duration::from_secs(20), "{instance} does not die");
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())
-}
-
-/// Whether a process may still hold its sockets: it loses its command line before them, and is a zombie after.
-fn is_ending(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -120,8 +114,10 @@ async fn a_hand_that_dies_between_calls_is_replaced() -> Result<()> {
     kill(&instance(&reader.events("dies").await?)?)?;
     let mut given = client.bash("dies", "cat file; ls /tmp").await?;
     if given.outcome == "lost" {
-        // It was not known yet: then this call is what finds out, and it did not run.
-        ensure!(given.text.contains("The call did not run."), "{given:?}");
+        // It was not known yet: then this call is what finds out. What is killed loses its name before its sockets: when
+        // the call still went into one of them, nobody can say that it did not run.
+        let said = ["The call did not run.", "may or may not have had its effect"];
+        ensure!(said.iter().any(|said| given.text.contains(said)), "{given:?}");
         given = client.bash("dies", "cat file; ls /tmp").await?;
     }
     ensure!(given.outcome == "ok", "{given:?}");

@@ -7,8 +7,8 @@ use std::task::Poll;
 
 use async_trait::async_trait;
 use bytes::{Buf, Bytes, BytesMut};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -83,11 +83,10 @@ impl Runner {
 
     /// Whether it has not hung up: something in the sandbox may have killed it while it waited.
     pub(super) fn alive(&self) -> bool {
-        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        match recv(self.frames.stream.as_ref(), &mut [0; 1], flags) {
-            Ok((length, _)) => length > 0,
-            Err(error) => error == Errno::AGAIN,
-        }
+        // Not what a read says: that it is ready for the next request may lie there unread, from before it died.
+        let mut stream = [PollFd::new(self.frames.stream.as_ref(), PollFlags::RDHUP)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        matches!(poll(&mut stream, Some(&at_once)), Ok(0))
     }
 }
 
@@ -264,7 +263,8 @@ impl Running<'_> {
                 notes: vec!["the sandbox's background processes were ended with it".into()],
             }),
             None => Err(HandError::Lost {
-                may_have_run: true,
+                // It says that it is ready before it looks at a request.
+                may_have_run: self.greeted,
                 why: why.unwrap_or_else(|| {
                     "the process that ran the call was killed, so its sandbox was ended".into()
                 }),
