@@ -27,6 +27,7 @@ macro_rules! contract {
             output_streams_while_a_call_runs,
             a_cancelled_call_takes_everything_with_it_and_nothing_else,
             a_call_that_is_cancelled_late_loses_nothing_in_silence,
+            quick_calls_say_all_and_end_as_asked,
             a_call_that_takes_too_long_ends_even_if_it_ignores_every_signal,
             background_processes_live_until_release,
             a_wrong_argument_is_answered_with_what_is_right,

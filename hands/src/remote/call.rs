@@ -361,15 +361,7 @@ impl Running<'_> {
     }
 
     fn end_with(&mut self, ended: Ended) {
-        if self.ended.is_none() {
-            self.ended = Some(match &self.output {
-                Start::Waiting(noise) => {
-                    let why = shown(noise).unwrap_or_else(|| "its shell ended at once".into());
-                    Ended::NotStarted { doing: "run a command there".into(), error: io::Error::other(why) }
-                }
-                Start::Over => ended,
-            });
-        }
+        self.ended.get_or_insert(ended);
         if self.stop.is_none() {
             self.deadline = Instant::now() + DRAIN;
         }
@@ -402,6 +394,11 @@ impl Running<'_> {
         let mut notes = Vec::new();
         let ended = match (self.stop, self.ended) {
             (Some((stop, _)), _) => Ended::Stopped(stop),
+            // Only now: how it ended may be told before the last of what it said.
+            (None, Some(Ended::Exit(_) | Ended::Signal(_))) if let Start::Waiting(noise) = &self.output => {
+                let why = shown(noise).unwrap_or_else(|| "its shell ended at once".into());
+                Ended::NotStarted { doing: "run a command there".into(), error: io::Error::other(why) }
+            }
             (None, Some(Ended::Signal(0))) => {
                 notes.push("a signal ended it, and the host does not say which".into());
                 Ended::Exit(128)

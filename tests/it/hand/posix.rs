@@ -66,6 +66,19 @@ pub(super) async fn a_cancelled_call_takes_everything_with_it_and_nothing_else(r
 }
 
 /// Whether a file that living processes write to does not grow.
+/// They end as soon as they begin: what they print and how they ended may come in either order.
+pub(super) async fn quick_calls_say_all_and_end_as_asked(rig: impl Rig) {
+    let hand = rig.hand();
+    let handle = hand.provision(&rig.lease("one"), &hands::NoProgress).await.unwrap();
+    for _ in 0..15 {
+        let four = std::array::from_fn::<_, 4, _>(|_| bash(&*hand, &handle, "echo all"));
+        for ended in futures_util::future::join_all(four).await {
+            assert_eq!(ended, (Ending::Ok, "all\n".to_owned()));
+        }
+    }
+    rig.finish().await;
+}
+
 /// It is cancelled at moments all over its life: one that ended as asked has said all.
 pub(super) async fn a_call_that_is_cancelled_late_loses_nothing_in_silence(rig: impl Rig) {
     let hand = rig.hand();
