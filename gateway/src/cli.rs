@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-
+use serde_json::Value;
 use tokio_util::task::TaskTracker;
 
 use crate::config::{Config, Loaded};
@@ -188,6 +188,14 @@ fn base_url(listen: SocketAddr) -> String {
         ip => ip,
     };
     format!("http://{}", SocketAddr::new(ip, listen.port()))
+}
+
+/// Prints an answer of the gateway's: its `note`, or all of it as JSON.
+fn say_note(setting: &Setting, said: &Value) -> io::Result<()> {
+    match setting.output {
+        Output::Json => say(said),
+        Output::Text => say(said["note"].as_str().unwrap_or_default()),
+    }
 }
 
 /// Prints a line of an answer.

@@ -5,7 +5,7 @@ use http::Method;
 use serde_json::json;
 
 use super::control::{Owner, Stay, encoded, with_owner};
-use super::{Output, Setting, say};
+use super::{Setting, say_note};
 
 #[derive(Args)]
 pub(super) struct Options {
@@ -49,9 +49,5 @@ async fn confirm(setting: &Setting, owner: &mut Owner, options: &Options) -> any
     };
     let body = json!({"result": result, "deny_message": options.message});
     let said = owner.ask(Method::POST, &path, Some(body)).await?;
-    match setting.output {
-        Output::Json => say(said)?,
-        Output::Text => say(said["note"].as_str().unwrap_or_default())?,
-    }
-    Ok(())
+    Ok(say_note(setting, &said)?)
 }

@@ -5,7 +5,7 @@ use http::Method;
 use serde_json::json;
 
 use super::control::{Owner, Stay, encoded, with_owner};
-use super::{Output, Setting, say};
+use super::{Setting, say_note};
 
 #[derive(Args)]
 pub(super) struct Options {
@@ -30,9 +30,5 @@ async fn interrupt(setting: &Setting, owner: &mut Owner, options: &Options) -> a
         encoded(&options.principal)
     );
     let said = owner.ask(Method::POST, &path, Some(json!({"text": options.text}))).await?;
-    match setting.output {
-        Output::Json => say(said)?,
-        Output::Text => say(said["note"].as_str().unwrap_or_default())?,
-    }
-    Ok(())
+    Ok(say_note(setting, &said)?)
 }

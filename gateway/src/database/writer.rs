@@ -74,9 +74,8 @@ impl Queue {
     /// Runs a script in one of the next transactions.
     pub(super) async fn script(&self, script: Script) -> Result<Vec<Did>, Stopped> {
         let (reply, answer) = oneshot::channel();
-        let closed = || Stopped::Transaction(DatabaseError::Closed);
-        self.send(Job::Script(Asked { script, reply })).await.map_err(Stopped::Transaction)?;
-        answer.await.map_err(|_| closed())?
+        self.send(Job::Script(Asked { script, reply })).await?;
+        answer.await.map_err(|_| DatabaseError::Closed)?
     }
 
     /// Runs `work` in one of the next transactions.

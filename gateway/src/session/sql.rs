@@ -170,7 +170,7 @@ impl Batch {
     }
 
     /// Whether the built-in loop may have something to do once this is written.
-    pub(super) fn wakes(&self) -> bool {
+    fn wakes(&self) -> bool {
         self.rows.iter().any(|row| row.wakes != Wakes::Nobody)
     }
 
