@@ -135,9 +135,15 @@ async fn a_hand_that_dies_between_calls_is_replaced() -> Result<()> {
 async fn a_hand_that_dies_under_calls_is_lost_once() -> Result<()> {
     let (mut gateway, client, reader, _scratch) = configured("").await?;
     client.bash("under", "echo kept > /workspace/file").await?;
-    let calls: Vec<_> = (0..4).map(|_| client.begin("under", "sleep 100")).collect();
-    let events = reader.until("under", |events| of(events, "hand.call_started").len() == 5).await?;
-    kill(&instance(&events)?)?;
+    let seconds = format!("100.{}", std::process::id());
+    let calls: Vec<_> = (0..4).map(|_| client.begin("under", &format!("sleep {seconds}"))).collect();
+    // One that is only said to have started did certainly not run.
+    let start = Instant::now();
+    while processes(&[format!("sleep\0{seconds}\0")])?.len() < 4 {
+        ensure!(start.elapsed() < Duration::from_mins(1), "they do not run");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    kill(&instance(&reader.events("under").await?)?)?;
     for call in calls {
         let given = call.await??;
         ensure!(given.outcome == "lost" && given.text.contains("may or may not"), "{given:?}");

@@ -38,9 +38,9 @@ impl Client {
     }
 
     /// The same, on a task of its own.
-    pub(crate) fn begin(&self, session: &'static str, command: &'static str) -> JoinHandle<Result<Given>> {
-        let client = self.clone();
-        TaskTracker::new().spawn(async move { client.bash(session, command).await })
+    pub(crate) fn begin(&self, session: &str, command: &str) -> JoinHandle<Result<Given>> {
+        let (client, session, command) = (self.clone(), session.to_owned(), command.to_owned());
+        TaskTracker::new().spawn(async move { client.bash(&session, &command).await })
     }
 
     /// The same, with a key that holds as long as the log.

@@ -138,9 +138,14 @@ impl Rig for ContainerRig {
 
     async fn remains(&self, instance: &InstanceId) -> Vec<String> {
         let label = format!("label=manyhands.instance={instance}");
-        let containers =
-            self.daemon.docker(&["ps", "--all", "--filter", &label, "--format", "{{.Names}} {{.Status}}"]);
-        containers.lines().map(|line| format!("container {line}")).collect()
+        let format = "{{.ID}} {{.Names}} {{.Status}}";
+        let listed = self.daemon.docker(&["ps", "--all", "--filter", &label, "--format", format]);
+        // A daemon that was killed may list one that it has since removed, without its name, as dead.
+        let is_there = |line: &&str| {
+            let id = line.split(' ').next().unwrap_or_default();
+            !self.daemon.docker(&["container", "inspect", id]).contains("No such container")
+        };
+        listed.lines().filter(is_there).map(|line| format!("container {line}")).collect()
     }
 
     async fn kill(&self, instance: &InstanceId) {
