@@ -15,6 +15,8 @@ mod files;
 mod keeper;
 mod reap;
 pub(crate) mod script;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
