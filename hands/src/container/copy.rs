@@ -5,7 +5,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -19,24 +18,13 @@ use super::entries::Plan;
 use super::instance::Instance;
 use super::window::{OURS, Rewriting, Shows, TIMEOUT, Whole, Window, inside, while_given};
 use crate::posix::{Flow, Input, Stop};
-use crate::sandbox::copy::{ToArchive, clear, place, run, stopped};
+use crate::sandbox::copy::{ToArchive, beside, clear, fresh, place, run, stopped};
 use crate::sandbox::watch::Watch;
 use crate::sandbox::{CopyError, WORKSPACE};
 use crate::{Files, Handle};
 
 /// Bytes that are given at once.
 const PIECE: usize = 64 << 10;
-
-/// Makes room for what comes, in `$3`, and for where it goes, `$2` in the folder `$1`. Refuses what exists.
-const PREPARE: &str = r#"
-set -e
-mkdir -p -- "$1"
-if [ -e "$1/$2" ] || [ -L "$1/$2" ]; then
-    echo "$2 exists already; name something new" >&2
-    exit 1
-fi
-rm -rf -- "$3"
-mkdir -p -- "$3""#;
 
 /// Moves what came to `$3` as `$2` into the folder `$1`, by way of `$4`: it may lie elsewhere, and be long on its way.
 const MOVE: &str = r#"
@@ -70,9 +58,6 @@ rm -rf -- "$2"
 mkdir -p -- "$2"
 put "$1" "$2/content""#;
 
-/// Numbers copies, so that two at once have places of their own.
-static COPIES: AtomicU64 = AtomicU64::new(0);
-
 #[async_trait]
 impl Files for Container {
     async fn copy_in(
@@ -90,7 +75,7 @@ impl Files for Container {
             ["sh", "-c", script, "sh", &folder, &name, &copy.stage, &beside].map(str::to_owned)
         };
         let copied = async {
-            run(&instance, argv(PREPARE).to_vec(), nothing(), cancel).await?;
+            run(&instance, argv(&fresh("")).to_vec(), nothing(), cancel).await?;
             let plan = Plan { skip: 1, below: inside(&copy.content), without: None, owner: instance.owner() };
             let Rewriting { old, new, whole } = Rewriting::begin(plan);
             while_given(archive, old, written(&instance, new, whole, cancel)).await?;
@@ -142,7 +127,7 @@ struct Copy {
 
 impl Copy {
     fn new() -> Self {
-        let name = format!("{OURS}-copy-{}", COPIES.fetch_add(1, Ordering::Relaxed));
+        let name = beside();
         let stage = format!("{WORKSPACE}/{OURS}/{name}");
         let content = format!("{OURS}/{name}/content");
         Self { name, stage, content }

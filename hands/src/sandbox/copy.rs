@@ -28,8 +28,9 @@ const TIMEOUT: Duration = Duration::from_hours(1);
 const STUCK: Duration = Duration::from_mins(1);
 /// Most files, folders and links of one copy out of a sandbox.
 const MOST_ENTRIES: usize = 1_000_000;
-/// Unpacks `content` of the stream as `$2` in the folder `$1`, by way of `$3`. Refuses what exists.
-const COPY_IN: &str = r#"
+/// How whatever copies in begins: makes room in `$3` for what comes, and the folder `$1`, and refuses a `$2` that is
+/// there already.
+const FRESH: &str = r#"
 set -e
 mkdir -p -- "$1"
 if [ -e "$1/$2" ] || [ -L "$1/$2" ]; then
@@ -37,14 +38,14 @@ if [ -e "$1/$2" ] || [ -L "$1/$2" ]; then
     exit 1
 fi
 rm -rf -- "$3"
-mkdir -- "$3"
+mkdir -p -- "$3""#;
+/// Unpacks `content` of the stream as `$2` in the folder `$1`, by way of `$3`.
+const COPY_IN: &str = r#"
 tar -x -f - -C "$3" --no-same-owner
 mv -T -- "$3/content" "$1/$2"
 rmdir -- "$3""#;
 /// Packs `$2` of the folder `$1`.
 const COPY_OUT: &str = r#"exec tar -c -f - -C "$1" -- "$2""#;
-/// Numbers copies, so that two at once have places of their own.
-static COPIES: AtomicU64 = AtomicU64::new(0);
 /// Most bytes kept of why `tar` failed.
 const MOST_ERROR: usize = 2048;
 
@@ -101,13 +102,24 @@ pub(crate) async fn copy_in(
 ) -> Result<(), CopyError> {
     let (folder, name) = place(to)?;
     // Beside the target first, so that what breaks off leaves nothing.
-    let beside = format!("{folder}/.manyhands-copy-{}", COPIES.fetch_add(1, Ordering::Relaxed));
-    let argv = ["sh", "-c", COPY_IN, "sh", &folder, &name, &beside].map(str::to_owned).to_vec();
+    let beside = format!("{folder}/{}", beside());
+    let argv = ["sh", "-c", &fresh(COPY_IN), "sh", &folder, &name, &beside].map(str::to_owned).to_vec();
     let copied = run(shell, argv, Input::Stream(archive), cancel).await;
     if copied.is_err() {
         clear(shell, &[&beside]).await;
     }
     copied
+}
+
+/// A script that puts something where nothing is: `rest` has its arguments from [`FRESH`].
+pub(crate) fn fresh(rest: &str) -> String {
+    format!("{FRESH}{rest}")
+}
+
+/// The name of what lies beside the target of a copy until it is complete: two at once have places of their own.
+pub(crate) fn beside() -> String {
+    static COPIES: AtomicU64 = AtomicU64::new(0);
+    format!(".manyhands-copy-{}", COPIES.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Removes what a copy that broke off has left.
