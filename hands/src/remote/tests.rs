@@ -1,7 +1,6 @@
 //! What servers are free to do, and the real ones do rarely: on a line to a shell of this machine.
 
 use std::process::Stdio;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::json;
@@ -12,11 +11,21 @@ use tokio_util::io::ReaderStream;
 use super::*;
 use crate::{Content, Ending, Owner};
 
+/// When the exit of a command is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Exit {
+    /// After all that the command said.
+    #[default]
+    Last,
+    /// Before all that it said once it had begun.
+    First,
+}
+
 /// A line to this machine.
 #[derive(Default)]
 struct Here {
-    /// Whether a channel tells how a command ended before anything that it said since it began.
-    exit_first: AtomicBool,
+    /// How the channels tell that a command ended that are opened from now on.
+    exit: Mutex<Exit>,
     gone: CancellationToken,
     tasks: TaskTracker,
 }
@@ -30,7 +39,8 @@ impl Line for Here {
         let mut child = command.spawn().map_err(|error| OpenError::Refused(error.to_string()))?;
         let input = Input(child.stdin.take());
         let (sender, events) = mpsc::unbounded_channel();
-        self.tasks.spawn(tell(child, self.exit_first.load(Ordering::Relaxed), self.gone.clone(), sender));
+        let exit = *self.exit.lock().unwrap();
+        self.tasks.spawn(tell(child, exit, self.gone.clone(), sender));
         Ok((Box::new(input), Box::new(Output(events))))
     }
 
@@ -78,18 +88,13 @@ impl Reader for Output {
 }
 
 /// Tells all that comes of a command. What it says first lets it begin, so that is never held back.
-async fn tell(
-    mut child: Child,
-    exit_first: bool,
-    gone: CancellationToken,
-    events: mpsc::UnboundedSender<Event>,
-) {
+async fn tell(mut child: Child, exit: Exit, gone: CancellationToken, events: mpsc::UnboundedSender<Event>) {
     let (Some(output), Some(error)) = (child.stdout.take(), child.stderr.take()) else { return };
     let output = ReaderStream::new(output).map_ok(Event::Output);
     let mut said = stream::select(output, ReaderStream::new(error).map_ok(Event::Error));
     let (mut begun, mut held) = (false, Vec::new());
     while let Some(Some(Ok(said))) = gone.run_until_cancelled(said.next()).await {
-        if exit_first && begun {
+        if exit == Exit::First && begun {
             held.push(said);
         } else {
             begun = true;
@@ -123,14 +128,14 @@ async fn a_call_whose_exit_is_told_before_what_it_said_has_run_and_said_it() {
     };
     let line = Arc::new(Here::default());
     let remote = Remote::start(line.clone(), &terms, &lease, &line.tasks).await.unwrap();
-    for exit_first in [false, true] {
-        line.exit_first.store(exit_first, Ordering::Relaxed);
+    for exit in [Exit::Last, Exit::First] {
+        *line.exit.lock().unwrap() = exit;
         let arguments = json!({"command": "echo all; exit 3"});
         let call = Call { tool: "bash".into(), arguments: arguments.as_object().unwrap().clone() };
         let ended = remote.execute(&call, &CallContext::quiet(CancellationToken::new())).await.unwrap();
         let [Content::Text(text)] = &ended.content[..] else { panic!("{:?}", ended.content) };
-        assert_eq!((ended.ending, text.as_str()), (Ending::Error, "all\n[exit code 3]"), "{exit_first}");
+        assert_eq!((ended.ending, text.as_str()), (Ending::Error, "all\n[exit code 3]"), "{exit:?}");
     }
-    line.exit_first.store(false, Ordering::Relaxed);
+    *line.exit.lock().unwrap() = Exit::Last;
     remote.end("the test is over").await.unwrap();
 }

@@ -149,6 +149,21 @@ fn files_and_folders_go_both_ways() {
     }
 }
 
+/// More than a socket holds is still to be sent when the answer comes.
+#[test]
+fn a_refused_copy_is_told_why_however_large_it_is() {
+    let home = Home::new();
+    let _gateway = Gateway::start_blocking(&Options::default().data(&home.data())).unwrap();
+    fs::write(home.path().join("small"), "text").unwrap();
+    fs::File::create(home.path().join("large")).unwrap().set_len(64 << 20).unwrap();
+    let cp = |from: &str, to: &str| home.run(&["hand", "cp", from, to]);
+    assert_eq!(cp("small", "sandbox:there").code, Some(0));
+    for _ in 0..5 {
+        cp("large", "nope:x").refuses(1, &["no hand named nope"]);
+        cp("large", "sandbox:there").refuses(1, &["there exists already"]);
+    }
+}
+
 #[test]
 fn a_copy_that_breaks_off_leaves_nothing() {
     let home = Home::new();

@@ -1,13 +1,17 @@
 //! `manyhands hand cp`: a tar stream in and out of an instance.
 
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
 use axum::response::Response;
 use bytes::Bytes;
+use futures_util::stream::BoxStream;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use hands::NoProgress;
 use hands::sandbox::CopyError;
@@ -16,7 +20,11 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 use tokio_util::io::{ReaderStream, StreamReader};
+use tokio_util::sync::CancellationToken;
 
 use super::Refusal;
 use crate::access::Principal;
@@ -29,6 +37,8 @@ use crate::session::{By, Via};
 pub const ERROR_TRAILER: HeaderName = HeaderName::from_static("manyhands-error");
 /// Bytes between the sandbox and the socket.
 const PIPE_BYTES: usize = 256 << 10;
+/// How long the rest of an archive is taken after it was refused.
+const LINGER: Duration = Duration::from_secs(30);
 
 /// Which file, of which instance.
 #[derive(Deserialize)]
@@ -43,23 +53,72 @@ pub(super) async fn copy_in(
     Query(which): Query<Which>,
     request: Request,
 ) -> Result<Json<Value>, Refusal> {
-    let (hand, in_use) = instance(&gateway, &hand, &which.session).await?;
+    let archive = StreamReader::new(request.into_body().into_data_stream().map_err(io::Error::other).boxed());
+    let (back, rest) = oneshot::channel();
+    let copied = put(&gateway, &hand, which, Lent { archive: Some(archive), back: Some(back) }).await;
+    if copied.is_err() {
+        gateway.tasks.spawn(linger(rest, gateway.closing.clone()));
+    }
+    copied
+}
+
+async fn put(gateway: &Gateway, hand: &str, which: Which, archive: Lent) -> Result<Json<Value>, Refusal> {
+    let (hand, in_use) = instance(gateway, hand, &which.session).await?;
     if hand.hand.files().is_none() {
         return Err(no_files(&hand));
     }
-    let body = request.into_body().into_data_stream().map_err(io::Error::other);
     let cancel = gateway.closing.child_token();
     // On a task of its own: whoever copies may go away, and then there is something to clear up.
     let copied = gateway.tasks.spawn(async move {
         let Some(files) = hand.hand.files() else { return Ok(()) };
-        let archive = Box::new(StreamReader::new(body));
-        files.copy_in(&in_use.instance.handle, &which.path, archive, &cancel).await
+        files.copy_in(&in_use.instance.handle, &which.path, Box::new(archive), &cancel).await
     });
     match copied.await {
         Ok(Ok(())) => Ok(Json(json!({"copied": true}))),
         Ok(Err(error)) => Err(Refusal::invalid(sentence(&error))),
         Err(_) => Err(Refusal::invalid("the copy failed inside the gateway; its log has the details")),
     }
+}
+
+/// What a client sends.
+type Archive = StreamReader<BoxStream<'static, io::Result<Bytes>>, Bytes>;
+
+/// An archive that comes back when nobody reads it any more.
+struct Lent {
+    archive: Option<Archive>,
+    back: Option<oneshot::Sender<Archive>>,
+}
+
+impl AsyncRead for Lent {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match &mut self.archive {
+            Some(archive) => Pin::new(archive).poll_read(cx, to),
+            None => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let (Some(archive), Some(back)) = (self.archive.take(), self.back.take()) {
+            // Where nobody wants it, it is dropped as it would have been.
+            let _ = back.send(archive);
+        }
+    }
+}
+
+/// Takes the rest of what was refused: whoever sends into a connection that is hung up on misses the answer.
+async fn linger(rest: oneshot::Receiver<Archive>, closing: CancellationToken) {
+    let read = async {
+        let Ok(mut rest) = rest.await else { return };
+        // Its sender goes away with the answer.
+        let _ = tokio::io::copy(&mut rest, &mut tokio::io::sink()).await;
+    };
+    let _ = closing.run_until_cancelled(timeout(LINGER, read)).await;
 }
 
 pub(super) async fn copy_out(
