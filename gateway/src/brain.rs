@@ -28,6 +28,8 @@ const BUDGET_MIN: u32 = 1_024;
 const SILENCE_S_MAX: u64 = 3_600;
 /// The longest that the scripted model may be told to wait, in milliseconds.
 const DELAY_MS_MAX: u64 = 60_000;
+/// Shortest key of a provider, in characters.
+const KEY_LENGTH_MIN: usize = 20;
 
 /// Who runs a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -203,6 +205,9 @@ pub enum BadBrain {
     /// There are two keys.
     #[error("key_file and key_env are both set: keep one of the two")]
     TwoKeys,
+    /// The key stands where the path of its file should.
+    #[error("key_file must be the path of a file that holds the key, and looks like the key itself")]
+    KeyAsFile,
     /// The file's path is relative.
     #[error("the key_file {} is not an absolute path", .0.display())]
     Relative(PathBuf),
@@ -375,6 +380,7 @@ impl BrainSetting {
         let env = |env: &str| Source::Variable { env: env.to_owned(), prefix: String::new() };
         let source = match (&self.key_file, &self.key_env) {
             (Some(_), Some(_)) => return Err(BadBrain::TwoKeys),
+            (Some(file), None) if looks_like_key(file) => return Err(BadBrain::KeyAsFile),
             (Some(file), None) if !file.is_absolute() => return Err(BadBrain::Relative(file.clone())),
             (Some(file), None) => Source::File { file: file.clone(), prefix: String::new() },
             (None, Some(name)) => env(name),
@@ -383,6 +389,12 @@ impl BrainSetting {
         };
         if source.is_sound() { Ok(Some(source)) } else { Err(BadBrain::Variable) }
     }
+}
+
+/// Whether a path ends with what providers' keys look like: it would be told, and written to logs, as a path is.
+fn looks_like_key(file: &Path) -> bool {
+    let name = file.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    name.len() >= KEY_LENGTH_MIN && name.starts_with("sk-") && !name.contains('.')
 }
 
 /// A provider and what it calls a model.

@@ -4,6 +4,7 @@
 //! its default. Its environment name is `MANYHANDS_` and its path in the file, in capitals, joined by `_`:
 //! `limits.running_calls` is `MANYHANDS_LIMITS_RUNNING_CALLS`.
 
+mod blame;
 mod reload;
 mod work;
 
@@ -19,6 +20,7 @@ use serde::Deserialize;
 use crate::brain::{BadBrain, BrainSetting};
 use crate::hand::{BadHand, HandConfig, HandName, SandboxSettings};
 
+use blame::{in_file, line_of_hand, one_line, place_of};
 pub use reload::{FileRead, Reread, Stamp};
 pub use work::Work;
 
@@ -383,35 +385,6 @@ fn environment() -> Result<Vec<(String, String)>, ConfigError> {
             Err(_) => Err(ConfigError::Invalid { from: name, message: "its value is not UTF-8".to_owned() }),
         })
         .collect()
-}
-
-/// An error of the file, with its line and without its text: that may hold a password.
-fn in_file(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
-    let line =
-        error.span().and_then(|span| text.get(..span.start)).map(|before| before.matches('\n').count() + 1);
-    ConfigError::Invalid { from: place_of(path, line), message: one_line(error) }
-}
-
-fn place_of(path: &Path, line: Option<usize>) -> String {
-    match line {
-        Some(line) => format!("{}, line {line}", path.display()),
-        None => path.display().to_string(),
-    }
-}
-
-/// Where the table of a hand begins, when it has a head of its own.
-fn line_of_hand(text: &str, name: &HandName) -> Option<usize> {
-    let head = format!("[hands.{name}]");
-    text.lines().position(|line| line.trim_start().starts_with(&head)).map(|line| line + 1)
-}
-
-fn one_line(error: &toml::de::Error) -> String {
-    let message = error.message().lines().collect::<Vec<_>>().join("; ");
-    // Rust's words for it mean nothing to a person.
-    message
-        .replace("expected usize", "expected a whole number")
-        .replace("expected u64", "expected a whole number")
-        .replace("expected u32", "expected a whole number")
 }
 
 fn setting_of(name: &str) -> Option<&'static str> {

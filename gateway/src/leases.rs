@@ -84,7 +84,7 @@ pub enum LeaseError {
     NothingToMove(HandName),
     /// The session that is to get it has one alive.
     #[error(
-        "the session that is to get the hand {0} has a live instance of it: release that first, with hand_release"
+        "the session that is to get the hand {0} has a live instance of it: release that first, with hand_release or `manyhands hand release`"
     )]
     HasOne(HandName),
     /// From a session to itself.

@@ -42,6 +42,7 @@ use crate::registry::{Maker, Making, Registry, RegistryError};
 use crate::seal::Sealer;
 use crate::session::{SessionLimits, Sessions};
 
+pub(crate) use own::{LOOK_EVERY, PASSING};
 pub use own::{OwnError, SOCKET_FILE, TOKEN_FILE, read_token};
 
 /// How long cancelled calls may take to end at shutdown. A call that ignores everything takes the five seconds after
@@ -158,7 +159,7 @@ impl Gateway {
 
     /// The same with hands that `maker` makes.
     pub async fn open_with(config: Config, maker: Maker) -> Result<Arc<Self>, ServeError> {
-        let own = own::Own::take(&config.data)?;
+        let own = own::Own::take(&config.data).await?;
         let at = match &config.database_url {
             Some(url) => DatabaseConfig::Url(url.clone()),
             None => DatabaseConfig::Directory(config.data.clone()),

@@ -86,12 +86,18 @@ fn the_list_of_settings_is_that_of_the_file() {
 
 #[test]
 fn every_setting_has_a_default_and_an_environment_name() {
-    let default = shown(&parse("", &[]).unwrap());
     for (setting, value) in OTHERS {
+        // It means nothing without a price.
+        let price = (setting == "loop.cost").then_some(("MANYHANDS_LOOP_PRICE_INPUT", "2"));
+        let read = |text: &str, set: Option<(&str, &str)>| {
+            let environment: Vec<_> = price.into_iter().chain(set).collect();
+            shown(&parse(text, &environment).unwrap())
+        };
+        let default = read("", None);
         let name = environment_name(setting);
-        let set = shown(&parse("", &[(&name, value)]).unwrap());
+        let set = read("", Some((&name, value)));
         assert_ne!(set, default, "{name}");
-        assert_eq!(shown(&parse("", &[(&name, "")]).unwrap()), default, "{name} is empty");
+        assert_eq!(read("", Some((&name, ""))), default, "{name} is empty");
         // The file says the same, and the environment goes before it.
         let (table, key) = setting.rsplit_once('.').map_or(("", setting), |(table, key)| (table, key));
         let quoted = if value.starts_with('[') || value.parse::<u64>().is_ok() {
@@ -104,10 +110,10 @@ fn every_setting_has_a_default_and_an_environment_name() {
         } else {
             format!("[{table}]\n{key} = {quoted}")
         };
-        assert_eq!(shown(&parse(&text, &[]).unwrap()), set, "{setting}");
+        assert_eq!(read(&text, None), set, "{setting}");
         let number = if value == "3" { "5" } else { value };
-        let both = shown(&parse(&text, &[(&name, number)]).unwrap());
-        assert_eq!(both, shown(&parse("", &[(&name, number)]).unwrap()), "{setting}");
+        let both = read(&text, Some((&name, number)));
+        assert_eq!(both, read("", Some((&name, number))), "{setting}");
     }
 }
 
@@ -121,6 +127,7 @@ fn what_makes_no_sense_of_a_brain_is_said() {
         ("model = \"openai/\"", "does not begin with a provider"),
         ("model = \"openai/x\"\nkey_file = \"k\"\nkey_env = \"K\"", "keep one of the two"),
         ("model = \"openai/x\"\nkey_env = \"sk-HUNTER2\"", "not the key itself"),
+        ("model = \"openai/x\"\nkey_file = \"sk-ant-HUNTER2HUNTER2HUNTER2\"", "looks like the key itself"),
         ("model = \"openai/x\"\nbase_url = \"ftp://x\"", "such as https://api.openai.com/v1"),
         ("model = \"anthropic/x\"\nbase_url = \"http://u:HUNTER2@x\"", "such as https://api.anthropic.com"),
         ("model = \"anthropic/x\"\nbase_url = \"http://x?a=b\"", "such as https://api.anthropic.com"),
@@ -150,6 +157,33 @@ fn what_makes_no_sense_of_a_brain_is_said() {
         assert!(!said.contains("HUNTER2"), "{text}: {said}");
         assert_eq!(said.lines().count(), 1, "{text}: {said}");
     }
+}
+
+/// Which setting of which hand, and in which line it stands.
+#[test]
+fn a_mistake_in_a_hand_is_found_where_it_stands() {
+    for (settings, expected) in [
+        ("image = \"debian:12\"\nshell = \"fish\"", "line 4: hands.box.shell: unknown variant `fish`"),
+        ("image = 5", "line 3: hands.box.image: invalid type: integer `5`, expected a string"),
+        ("memory = \"1G\"\nimage = \"a\"", "line 3: hands.box.memory: unknown field `memory`"),
+        ("image = \"a\"\nlimits = { cpus = \"two\" }", "line 4: hands.box.limits: "),
+    ] {
+        let text =
+            format!("[hands.box]\nkind = \"container\"\n{settings}\n[hands.other]\nkind = \"sandbox\"\n");
+        let said = parse(&text, &[]).unwrap_err().to_string();
+        assert!(said.starts_with(&format!("manyhands.toml, {expected}")), "{said}");
+    }
+    let said = parse("[hands]\nhost = { kind = \"ssh\", host = \"a\",\n  port = 99999 }", &[]).unwrap_err();
+    assert_eq!(
+        said.to_string(),
+        "manyhands.toml, line 3: hands.host.port: invalid value: integer `99999`, expected a whole number up to 65535"
+    );
+    let said =
+        parse("[hands.host]\nkind = \"ssh\"\nhost = \"a:2222\"\nuser = \"u\"", &[]).unwrap_err().to_string();
+    assert!(said.contains("--port"), "{said}");
+    // What is wrong as a whole is told of the hand, and a wrong kind of its own line.
+    let said = parse("\n[hands.box]\n\nkind = \"jail\"", &[]).unwrap_err().to_string();
+    assert!(said.starts_with("manyhands.toml, line 4: unknown variant `jail`"), "{said}");
 }
 
 #[test]

@@ -54,8 +54,11 @@ impl Rig {
 
     /// Moves it by the command line. Says whether that worked, and what was said.
     fn typed(&self, further: &[&str]) -> Result<(bool, String)> {
-        let arguments = [&["hand", "move", "sandbox", "--session", "a", "--to", "b"], further].concat();
-        let done = self.gateway.cli(&arguments)?;
+        self.said(&[&["hand", "move", "sandbox", "--session", "a", "--to", "b"], further].concat())
+    }
+
+    fn said(&self, arguments: &[&str]) -> Result<(bool, String)> {
+        let done = self.gateway.cli(arguments)?;
         let said = [done.stdout, done.stderr].concat();
         Ok((done.status.success(), String::from_utf8_lossy(&said).into_owned()))
     }
@@ -120,6 +123,20 @@ async fn what_the_receiver_had_is_kept_aside_and_comes_back() -> Result<()> {
     ensure!(rig.text("a", "cat /workspace/file /tmp/file").await? == "work\nstate\n");
     ensure!(rig.text("b", "ls /workspace").await?.ends_with("own\n"));
     rig.gateway.stop()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_is_in_the_way_is_released_by_the_command_line() -> Result<()> {
+    let rig = rig().await?;
+    rig.text("b", "echo own > own").await?;
+    let (worked, said) = rig.typed(&[])?;
+    ensure!(!worked && said.contains("manyhands hand release"), "{said}");
+    let release = ["hand", "release", "sandbox", "--session", "b"];
+    ensure!(rig.said(&release)? == (true, "sandbox of b is released\n".to_owned()));
+    ensure!(rig.said(&release)? == (true, "sandbox of b had no live instance\n".to_owned()));
+    let (worked, said) = rig.typed(&[])?;
+    ensure!(worked, "{said}");
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

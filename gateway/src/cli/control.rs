@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,17 +15,16 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::UnixStream;
+use tokio::time::timeout;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tower::ServiceExt as _;
 
 use super::{Interrupted, Setting};
 use crate::config::Config;
-use crate::serve::{Gateway, OwnError, SOCKET_FILE, ServeError, control, has_data};
+use crate::serve::{Gateway, LOOK_EVERY, OwnError, PASSING, SOCKET_FILE, ServeError, control, has_data};
 
-/// How long a command waits for another one that has the data directory, and does not answer for it.
-const WAIT: Duration = Duration::from_secs(10);
-/// How often it looks.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How long a command may take to leave before it says why.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// How a command uses the data directory when nobody owns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,10 +142,22 @@ impl Owner {
         })
     }
 
+    /// Says what it waits for when that takes long.
     async fn leave(self) {
-        if let Self::Here(gateway) = self {
-            gateway.shutdown().await;
+        let Self::Here(gateway) = self else { return };
+        let mut leaving = pin!(gateway.shutdown());
+        if timeout(QUIET, &mut leaving).await.is_ok() {
+            return;
         }
+        let calls = gateway.calls.running();
+        if calls > 0 {
+            eprintln!(
+                "manyhands: waiting up to {} s for {calls} running call{} to end; press Ctrl-C to leave at once",
+                gateway.config.drain_s,
+                if calls == 1 { "" } else { "s" }
+            );
+        }
+        leaving.await;
     }
 }
 
@@ -227,7 +239,8 @@ pub(super) async fn find(config: &Config) -> anyhow::Result<Found> {
         }
         match Gateway::open(config.clone()).await {
             Ok(gateway) => return Ok(Found::Here(gateway)),
-            Err(ServeError::Own(OwnError::Taken { .. })) if start.elapsed() < WAIT => {
+            // It answers by now, or is just going.
+            Err(ServeError::Own(OwnError::Taken { .. })) if start.elapsed() < PASSING => {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
             Err(error) => return Err(error.into()),

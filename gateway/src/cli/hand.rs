@@ -1,8 +1,9 @@
-//! `manyhands hand add|list|show|remove|call|cp|move|checkpoint|restore`
+//! `manyhands hand add|list|show|remove|call|cp|move|release|checkpoint|restore`
 
 mod add;
 mod shown;
 
+use std::fmt;
 use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 
@@ -61,6 +62,14 @@ pub(super) enum Command {
         #[arg(long)]
         force: bool,
     },
+    /// End a session's live hand. Its work is kept, and its next call gets a fresh one
+    Release {
+        /// The hand's name
+        name: String,
+        /// The session that has it
+        #[arg(long, value_name = "SESSION", default_value = "default")]
+        session: SessionRef,
+    },
     /// Keep the state of a session's hand by a name
     Checkpoint(State),
     /// Bring back the state of a session's hand that was kept
@@ -81,7 +90,7 @@ pub(super) struct State {
 pub(super) async fn run(setting: &Setting, command: Command) -> anyhow::Result<ExitCode> {
     let stay = match command {
         Command::List | Command::Show { .. } => Stay::Read,
-        Command::Remove { .. } | Command::Move { .. } => Stay::Brief,
+        Command::Remove { .. } | Command::Move { .. } | Command::Release { .. } => Stay::Brief,
         // A server that is added may take its time to answer.
         Command::Add(_)
         | Command::Call { .. }
@@ -124,10 +133,7 @@ async fn ask(owner: &mut Owner, setting: &Setting, command: Command) -> anyhow::
         }
         Command::Remove { name } => {
             let done = owner.ask(Method::DELETE, &format!("/hands/{}", encoded(&name)), None).await?;
-            match setting.output {
-                Output::Json => say(done)?,
-                Output::Text => say(format_args!("{name} is removed"))?,
-            }
+            told(setting, done, format_args!("{name} is removed"))?;
         }
         Command::Cp(options) => copy::run(setting, owner, &options).await?,
         Command::Move { name, session, to, force } => {
@@ -143,6 +149,13 @@ async fn ask(owner: &mut Owner, setting: &Setting, command: Command) -> anyhow::
                     }
                 }
             }
+        }
+        Command::Release { name, session } => {
+            let body = json!({"session": session.to_string()});
+            let path = format!("/hands/{}/release", encoded(&name));
+            let done = owner.ask(Method::POST, &path, Some(body)).await?;
+            let did = if done["released"] == true { "is released" } else { "had no live instance" };
+            told(setting, done, format_args!("{name} of {session} {did}"))?;
         }
         Command::Checkpoint(state) => keep(setting, owner, "checkpoint", &state).await?,
         Command::Restore(state) => keep(setting, owner, "restore", &state).await?,
@@ -162,9 +175,14 @@ async fn keep(setting: &Setting, owner: &mut Owner, what: &str, state: &State) -
     let path = format!("/hands/{}/{what}", encoded(&state.hand));
     let kept = owner.ask(Method::POST, &path, Some(body)).await?;
     let did = if what == "restore" { "is as it was at" } else { "is kept as" };
+    told(setting, kept, format_args!("{} of {} {did} {}", state.hand, state.session, state.name))
+}
+
+/// Prints what was done: all of it, or one sentence.
+fn told(setting: &Setting, done: Value, sentence: fmt::Arguments<'_>) -> anyhow::Result<()> {
     match setting.output {
-        Output::Json => say(kept)?,
-        Output::Text => say(format_args!("{} of {} {did} {}", state.hand, state.session, state.name))?,
+        Output::Json => say(done)?,
+        Output::Text => say(sentence)?,
     }
     Ok(())
 }
@@ -175,7 +193,9 @@ async fn heard(response: Response<Body>) -> anyhow::Result<Value> {
     let mut lines = Lines::of(response).await?;
     loop {
         let Some(mut line) = lines.next().await? else {
-            bail!("the gateway has ended before the call: `manyhands session events` shows what became of it")
+            bail!(
+                "the gateway ended while the call was on its way: `manyhands session events` shows what became of it"
+            )
         };
         if terminal {
             // The line before is replaced, and the end leaves none.

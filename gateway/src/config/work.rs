@@ -14,7 +14,7 @@ pub struct Work {
     pub tokens: u64,
     /// Minutes before a person says something. Default 720.
     pub minutes: u64,
-    /// Money before a person says something, in the currency of the prices, without which nothing is counted. Default: any.
+    /// Money before a person says something, in the currency of the prices, one of which must be set. Default: any.
     pub cost: Option<f64>,
     /// What a million tokens cost that the model is told.
     pub price_input: f64,
@@ -71,6 +71,12 @@ impl Work {
         }
         if prices.iter().chain(&self.cost).any(|number| !number.is_finite() || *number < 0.0) {
             return Some(("loop.cost", "and the prices must be numbers of at least 0"));
+        }
+        if self.cost.is_some() && prices.iter().all(|price| *price == 0.0) {
+            return Some((
+                "loop.cost",
+                "limits nothing without prices: set loop.price_input and loop.price_output, too",
+            ));
         }
         None
     }

@@ -86,8 +86,10 @@ impl SshSettings {
         if self.host.is_empty() || self.user.is_empty() {
             return Err(BadSetting::Needs("a host over SSH needs its host and the user there: give both"));
         }
-        if self.host.contains(['@', '/', ' ']) || self.port == 0 {
-            let must = "a name or an address; user and port have settings of their own".to_owned();
+        // More than one colon is an address of version 6.
+        if self.host.contains(['@', '/', ' ']) || self.host.matches(':').count() == 1 || self.port == 0 {
+            let must =
+                "a name or an address; user and port (--user, --port) are given on their own".to_owned();
             return Err(BadSetting::Value { setting: "host", must });
         }
         match (&self.key, &self.agent) {

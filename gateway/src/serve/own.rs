@@ -8,12 +8,12 @@ use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use secrecy::{ExposeSecret as _, SecretString};
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixStream};
 
 use crate::access::Principal;
 use crate::access::token::{TokenError, Tokens};
@@ -32,6 +32,10 @@ const SOCKET_PATH_MAX: usize = 107;
 const LOCK_TRIES: usize = 100;
 /// Pause between two tries.
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
+/// How long a command that has the directory for a moment is waited for.
+pub(crate) const PASSING: Duration = Duration::from_secs(10);
+/// How often it is looked at meanwhile.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// The token that the first start makes.
 const OWNER: &str = "owner";
 /// Hex digits that tell the owner's tokens of further data directories apart.
@@ -90,8 +94,21 @@ pub(super) struct Own {
 }
 
 impl Own {
-    /// Makes the directory when it is missing, and takes it.
-    pub(super) fn take(directory: &Path) -> Result<Self, OwnError> {
+    /// Makes the directory when it is missing, and takes it. A command that has it for a moment, and answers nobody
+    /// meanwhile, is waited for.
+    pub(super) async fn take(directory: &Path) -> Result<Self, OwnError> {
+        let start = Instant::now();
+        loop {
+            match Self::try_take(directory) {
+                Err(OwnError::Taken { .. }) if start.elapsed() < PASSING && !answers(directory).await => {
+                    tokio::time::sleep(LOOK_EVERY).await;
+                }
+                tried => return tried,
+            }
+        }
+    }
+
+    fn try_take(directory: &Path) -> Result<Self, OwnError> {
         let unusable = |path: &Path| {
             let path = path.to_owned();
             move |source| OwnError::Unusable { path, source }
@@ -185,6 +202,10 @@ pub(super) fn taken(directory: &Path) -> Option<OwnError> {
         }
         Ok(()) | Err(TryLockError::Error(_)) => None,
     }
+}
+
+async fn answers(directory: &Path) -> bool {
+    UnixStream::connect(directory.join(SOCKET_FILE)).await.is_ok()
 }
 
 fn pid(lock: &mut File) -> String {

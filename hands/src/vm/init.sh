@@ -13,4 +13,22 @@ mount -t cgroup2 cgroup /sys/fs/cgroup
 hostname vm
 ifconfig lo up 2>/dev/null || ip link set lo up 2>/dev/null
 [ -x /etc/manyhands-boot ] && /etc/manyhands-boot
+# Without these the agent would wait for ever. With the first process the machine ends.
+lacks=
+for program in setsid chroot mkfifo dd head tr stat grep mount mke2fs; do
+  command -v "$program" > /dev/null 2>&1 || lacks="$lacks $program"
+done
+rounds=0
+until [ -d /sys/class/virtio-ports ]; do
+  rounds=$((rounds + 1))
+  if [ $rounds -gt 10 ]; then
+    lacks="$lacks virtio (load virtio_pci, virtio_blk and virtio_console in /etc/manyhands-boot)"
+    break
+  fi
+  sleep 1
+done
+if [ "$lacks" ]; then
+  echo "manyhands: the guest lacks:$lacks" > /dev/console
+  exit 1
+fi
 exec sh /manyhands/agent

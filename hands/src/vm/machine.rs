@@ -39,7 +39,9 @@ const END: Duration = Duration::from_secs(10);
 /// Pause between two looks for a socket.
 const LOOK: Duration = Duration::from_millis(10);
 /// Most bytes kept of what the guest's kernel and QEMU print.
-const TAIL: usize = 2048;
+const TAIL: usize = 8192;
+/// How a line of the guest's begins that is not its kernel's. See `init.sh`.
+const OURS: &str = "manyhands: ";
 
 /// A running machine.
 pub(super) struct Machine {
@@ -265,7 +267,10 @@ impl Tail {
     fn last_line(&self) -> String {
         let text = String::from_utf8_lossy(&self.text);
         let printable = |line: &str| line.chars().filter(|c| !c.is_control()).collect::<String>();
-        text.lines().rev().map(printable).find(|line| !line.trim().is_empty()).unwrap_or_default()
+        let mut lines = text.lines().rev().map(printable).filter(|line| !line.trim().is_empty());
+        let last = lines.next().unwrap_or_default();
+        // What our own first process says comes before the kernel's words on its end.
+        std::iter::once(&last).cloned().chain(lines).find(|line| line.starts_with(OURS)).unwrap_or(last)
     }
 }
 

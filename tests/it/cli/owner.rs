@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use tests::gateway::{Gateway, Options};
@@ -120,6 +121,22 @@ fn a_second_gateway_is_told_who_owns_the_data() {
     home.run(&["--data", elsewhere.to_str().unwrap(), "serve", "--listen", &taken])
         .refuses(1, &[&taken, "Address already in use", "--listen"]);
     assert!(!elsewhere.exists());
+}
+
+/// What has the data for a moment, and answers nobody meanwhile, does not keep a gateway from its start.
+#[test]
+fn a_gateway_waits_for_a_command_that_has_the_data_for_a_moment() {
+    let home = Home::new();
+    assert_eq!(home.run(&["session", "new", "one"]).code, Some(0));
+    let lock = fs::OpenOptions::new().write(true).open(home.data().join("lock")).unwrap();
+    lock.lock().unwrap();
+    fs::write(home.data().join("lock"), std::process::id().to_string()).unwrap();
+    let command = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(500));
+        drop(lock);
+    });
+    Gateway::start_blocking(&Options::default().data(&home.data())).unwrap();
+    command.join().unwrap();
 }
 
 /// Where the gateway really listens, whatever the configuration says now.

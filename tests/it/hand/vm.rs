@@ -346,3 +346,24 @@ async fn what_is_missing_is_said_in_one_sentence_and_beforehand() {
     assert!(findings.iter().all(|finding| finding.state != State::Missing), "{findings:?}");
     rig.finish().await;
 }
+
+/// A distribution's kernel without its modules boots, and finds neither disk nor ports.
+#[tokio::test]
+async fn a_guest_without_drivers_says_so_when_it_boots() {
+    let rig = VmRig::new().await;
+    let folder = rig.folder.path();
+    std::fs::create_dir_all(folder.join("root/etc")).unwrap();
+    let boot = folder.join("root/etc/manyhands-boot");
+    std::fs::write(&boot, "#!/bin/sh\n").unwrap();
+    std::fs::set_permissions(&boot, std::fs::Permissions::from_mode(0o755)).unwrap();
+    // Of two archives the later one counts.
+    let pack = "cp \"$1\" initrd && cd root && find . | busybox cpio -o -H newc >> ../initrd";
+    let mut packing = std::process::Command::new("sh");
+    packing.args(["-c", pack, "sh"]).arg(config().initrd).current_dir(folder);
+    assert!(packing.status().unwrap().success());
+    let settings = VmConfig { initrd: folder.join("initrd"), cache: folder.join("cache"), ..config() };
+    let error = rig.make(settings).provision(&rig.lease("none"), &hands::NoProgress).await.unwrap_err();
+    let said = error.to_string();
+    assert!(said.contains("the guest lacks: virtio (load virtio_pci"), "{said}");
+    rig.finish().await;
+}

@@ -27,6 +27,7 @@ pub(super) fn router() -> Router<Arc<Gateway>> {
         .route("/{hand}", get(show).delete(remove))
         .route("/{hand}/call", post(call))
         .route("/{hand}/move", post(moves::to_session))
+        .route("/{hand}/release", post(moves::release))
         .route("/{hand}/checkpoint", post(moves::checkpoint))
         .route("/{hand}/restore", post(moves::restore))
         .route("/{hand}/files", get(files::copy_out).put(files::copy_in))

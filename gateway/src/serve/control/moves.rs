@@ -1,4 +1,4 @@
-//! `manyhands hand move|checkpoint|restore`
+//! `manyhands hand move|release|checkpoint|restore`
 
 use std::sync::Arc;
 
@@ -22,6 +22,11 @@ pub(super) struct Way {
     /// Whether running calls are cancelled for it.
     #[serde(default)]
     force: bool,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Whose {
+    session: String,
 }
 
 #[derive(Deserialize)]
@@ -52,6 +57,17 @@ pub(super) async fn to_session(
         "instance": moved.instance,
         "kept_aside": moved.kept_aside,
     })))
+}
+
+pub(super) async fn release(
+    State(gateway): State<Arc<Gateway>>,
+    Path(hand): Path<String>,
+    Json(Whose { session }): Json<Whose>,
+) -> Result<Json<Value>, Refusal> {
+    let hand = gateway.registry.get(&hand)?;
+    let session = find(&gateway, &session, Principal::owner()).await?.id;
+    let released = gateway.leases.release(session, &hand.name).await?;
+    Ok(Json(json!({"hand": hand.name, "session": session.to_string(), "released": released})))
 }
 
 pub(super) async fn checkpoint(
