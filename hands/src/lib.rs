@@ -111,7 +111,8 @@ pub trait Hand: Send + Sync + 'static {
 #[async_trait]
 pub trait Files: Send + Sync {
     /// Makes `to`, below `/workspace` unless absolute, of a stream from [`sandbox::pack`]. What is there already
-    /// is replaced file by file. Who gives the stream knows how much of it has gone.
+    /// is replaced file by file. Who gives the stream knows how much of it has gone. One that fails is not at its end:
+    /// nothing becomes of it.
     async fn copy_in(
         &self,
         handle: &Handle,
@@ -121,7 +122,7 @@ pub trait Files: Send + Sync {
     ) -> Result<(), CopyError>;
 
     /// Writes a stream for [`sandbox::unpack`] of `from`, below `/workspace` unless absolute. `moved` is told how
-    /// many bytes have come so far.
+    /// many bytes have come so far. Gives how many pipes, sockets and devices are not in it.
     async fn copy_out(
         &self,
         handle: &Handle,
@@ -129,7 +130,7 @@ pub trait Files: Send + Sync {
         archive: &mut (dyn AsyncWrite + Send + Unpin),
         moved: &(dyn Fn(u64) + Send + Sync),
         cancel: &CancellationToken,
-    ) -> Result<(), CopyError>;
+    ) -> Result<u64, CopyError>;
 }
 
 /// Keeps the state of instances beside their work, where it outlives them, and brings it back.

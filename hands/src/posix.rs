@@ -5,6 +5,7 @@
 
 mod bash;
 mod find;
+pub(crate) mod given;
 mod output;
 mod read;
 mod script;
@@ -64,7 +65,7 @@ pub enum Program {
 pub enum Input {
     /// These bytes.
     Bytes(Bytes),
-    /// All that comes from here.
+    /// All that comes from here, until it ends. It does not fail: what may break off is given by [`given::Given`].
     Stream(Box<dyn AsyncRead + Send + Unpin>),
 }
 

@@ -9,6 +9,7 @@
 //! **Invariant:** nothing in the sandbox lives longer than the gateway's end of the control socket:
 //! PID 1 ends with it, and the kernel ends the rest. The gateway trusts nothing that comes out.
 
+pub(crate) mod archive;
 mod call;
 mod cgroup;
 mod children;
@@ -36,7 +37,8 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-pub use self::copy::{CopyError, pack, unpack};
+pub use self::archive::{discard, pack, unpack};
+pub use self::copy::CopyError;
 pub use self::doctor::{Finding, State, inspect};
 pub use self::refusal::may_mount_at;
 

@@ -254,7 +254,7 @@ impl Files for Vm {
         archive: &mut (dyn AsyncWrite + Send + Unpin),
         moved: &(dyn Fn(u64) + Send + Sync),
         cancel: &CancellationToken,
-    ) -> Result<(), CopyError> {
+    ) -> Result<u64, CopyError> {
         let instance = self.instances.get(handle).await?;
         copy::copy_out(&*instance, from, MOST_COPIED, archive, moved, cancel).await
     }

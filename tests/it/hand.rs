@@ -35,6 +35,8 @@ macro_rules! contract {
             calls_run_side_by_side,
             a_flood_is_cut_and_said,
             files_go_in_and_out_byte_for_byte,
+            folders_that_may_not_be_written_to_are_copied,
+            a_copy_that_breaks_off_fails_and_leaves_nothing,
         }
     };
 }

@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail};
 use axum::body::Body;
 use clap::Args;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use hands::sandbox::{pack, unpack};
+use hands::sandbox::{discard, pack, unpack};
 use http::{Method, Request, header};
 use http_body_util::BodyExt as _;
 use tokio::io::AsyncWriteExt as _;
@@ -15,20 +15,27 @@ use tokio_util::io::{ReaderStream, SyncIoBridge};
 
 use super::control::{Owner, encoded, refusal};
 use super::{Output, Setting, say};
-use crate::serve::control::ERROR_TRAILER;
+use crate::serve::control::{ERROR_TRAILER, LEFT_OUT_TRAILER};
 
 /// Bytes between the archive and the socket.
 const PIPE_BYTES: usize = 256 << 10;
 
 #[derive(Args)]
 pub(super) struct Options {
-    /// From: a path here, or HAND:PATH
+    /// From: a path here, or HAND:PATH. A PATH that does not begin with / is below the hand's /workspace
     source: String,
-    /// To: a path here, or HAND:PATH. It must not exist yet; paths in a hand are below /workspace
+    /// To: a path here, or HAND:PATH. It must not exist yet, and is to be where the hand may write
     target: String,
     /// The session whose hand it is
     #[arg(long, value_name = "SESSION", default_value = "default")]
     session: String,
+}
+
+/// What was copied.
+struct Copied {
+    bytes: u64,
+    /// Pipes, sockets and devices, of which there are no copies.
+    left_out: u64,
 }
 
 /// A place in a hand.
@@ -44,7 +51,7 @@ fn there(text: &str) -> Option<There<'_>> {
 }
 
 pub(super) async fn run(setting: &Setting, owner: &mut Owner, options: &Options) -> anyhow::Result<()> {
-    let moved = match (there(&options.source), there(&options.target)) {
+    let copied = match (there(&options.source), there(&options.target)) {
         (None, Some(target)) => copy_in(owner, Path::new(&options.source), &target, &options.session).await?,
         (Some(source), None) => {
             copy_out(owner, &source, Path::new(&options.target), &options.session).await?
@@ -52,8 +59,16 @@ pub(super) async fn run(setting: &Setting, owner: &mut Owner, options: &Options)
         _ => bail!("one of the two must be HAND:PATH and the other a path of this machine"),
     };
     match setting.output {
-        Output::Json => say(serde_json::json!({"archive_bytes": moved}))?,
+        Output::Json => {
+            say(serde_json::json!({"archive_bytes": copied.bytes, "left_out": copied.left_out}))?;
+        }
         Output::Text => say(format_args!("copied {} to {}", options.source, options.target))?,
+    }
+    if copied.left_out > 0 {
+        eprintln!(
+            "left out what is neither a file nor a folder (pipes, sockets, devices): {}",
+            copied.left_out
+        );
     }
     Ok(())
 }
@@ -62,28 +77,33 @@ fn path_of(place: &There<'_>, session: &str) -> String {
     format!("/hands/{}/files?session={}&path={}", encoded(place.hand), encoded(session), encoded(place.path))
 }
 
-async fn copy_in(owner: &mut Owner, source: &Path, target: &There<'_>, session: &str) -> anyhow::Result<u64> {
+async fn copy_in(
+    owner: &mut Owner,
+    source: &Path,
+    target: &There<'_>,
+    session: &str,
+) -> anyhow::Result<Copied> {
     std::fs::symlink_metadata(source).with_context(|| format!("{} can't be read", source.display()))?;
     let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
     let source = source.to_owned();
     let packed = tokio::task::spawn_blocking(move || {
         let mut pipe = SyncIoBridge::new(ours);
-        pack(&source, &mut pipe)?;
-        pipe.shutdown()
-            .map_err(|source_error| hands::sandbox::CopyError::Local { path: source, source: source_error })
+        let left_out = pack(&source, &mut pipe)?;
+        pipe.shutdown().map_err(|source_error| hands::sandbox::CopyError::Local {
+            path: source,
+            source: source_error,
+        })?;
+        Ok::<_, hands::sandbox::CopyError>(left_out)
     });
     let mut progress = Progress::new();
     let counted = progress.counter();
     let (tell, told) = tokio::sync::oneshot::channel();
     // What could not be read breaks the stream off: one that merely ended would pass for a whole one.
     let end = stream::once(async move {
-        match packed.await.map_err(anyhow::Error::from).and_then(|packed| Ok(packed?)) {
-            Ok(()) => None,
-            Err(error) => {
-                let _ = tell.send(error);
-                Some(Err(io::Error::from(io::ErrorKind::UnexpectedEof)))
-            }
-        }
+        let packed = packed.await.map_err(anyhow::Error::from).and_then(|packed| Ok(packed?));
+        let broken = packed.is_err().then(|| Err(io::Error::from(io::ErrorKind::UnexpectedEof)));
+        let _ = tell.send(packed);
+        broken
     });
     let data = ReaderStream::new(theirs)
         .inspect_ok(move |bytes| counted.add(bytes.len()))
@@ -97,9 +117,12 @@ async fn copy_in(owner: &mut Owner, source: &Path, target: &There<'_>, session: 
     let read = progress.done();
     match (answered, told.await) {
         // Who refuses, stops reading, and then nothing more can be packed: the refusal is the reason.
-        (Err(refused), Ok(error)) if broke_off(&error) => Err(refused),
-        (_, Ok(error)) => Err(error),
-        (answered, Err(_)) => answered.map(|()| read),
+        (Err(refused), Ok(Err(error))) if broke_off(&error) => Err(refused),
+        (_, Ok(Err(error))) => Err(error),
+        (answered, packed) => {
+            answered?;
+            Ok(Copied { bytes: read, left_out: packed.ok().and_then(Result::ok).unwrap_or_default() })
+        }
     }
 }
 
@@ -125,7 +148,7 @@ async fn copy_out(
     source: &There<'_>,
     target: &Path,
     session: &str,
-) -> anyhow::Result<u64> {
+) -> anyhow::Result<Copied> {
     if std::fs::symlink_metadata(target).is_ok() {
         bail!("{} exists already: name something new", target.display());
     }
@@ -147,7 +170,7 @@ async fn copy_out(
     });
     let mut progress = Progress::new();
     let counter = progress.counter();
-    let mut broken = None;
+    let (mut broken, mut left_out) = (None, 0);
     while let Some(frame) = body.frame().await {
         let frame = frame.context("the copy broke off")?;
         match frame.into_data() {
@@ -156,7 +179,12 @@ async fn copy_out(
                 // The reader stops early only when unpacking failed, which is told below.
                 let _ = ours.write_all(&data).await;
             }
-            Err(frame) => broken = frame.into_trailers().ok().and_then(|mut t| t.remove(ERROR_TRAILER)),
+            Err(frame) => {
+                let trailers = frame.into_trailers().unwrap_or_default();
+                broken = trailers.get(ERROR_TRAILER).cloned();
+                let said = trailers.get(LEFT_OUT_TRAILER).and_then(|said| said.to_str().ok());
+                left_out = said.and_then(|said| said.parse().ok()).unwrap_or_default();
+            }
         }
     }
     drop(ours);
@@ -166,7 +194,7 @@ async fn copy_out(
     }
     unpacked?;
     std::fs::rename(&beside.0, target).with_context(|| format!("{} can't be made", target.display()))?;
-    Ok(progress.done())
+    Ok(Copied { bytes: progress.done(), left_out })
 }
 
 /// Where a copy goes before it has its name. What is still there at the end is removed, however it ended.
@@ -181,8 +209,8 @@ impl Beside {
 
 impl Drop for Beside {
     fn drop(&mut self) {
-        let _ =
-            if self.0.is_dir() { std::fs::remove_dir_all(&self.0) } else { std::fs::remove_file(&self.0) };
+        // What was made whole has its name, and is not here any more.
+        let _ = discard(&self.0);
     }
 }
 

@@ -25,7 +25,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 use super::Gateway;
 use crate::error::{self, Faced};
-pub use files::ERROR_TRAILER;
+pub use files::{ERROR_TRAILER, LEFT_OUT_TRAILER};
 
 /// Everything that commands can ask for.
 pub fn router(gateway: Arc<Gateway>) -> Router {

@@ -17,8 +17,9 @@ use super::call::limit;
 use super::entries::Plan;
 use super::instance::Instance;
 use super::window::{OURS, Rewriting, Shows, TIMEOUT, Whole, Window, inside, while_given};
+use crate::posix::given::Given;
 use crate::posix::{Flow, Input, Stop};
-use crate::sandbox::copy::{ToArchive, beside, clear, fresh, place, run, stopped};
+use crate::sandbox::copy::{FOLDERS, ToArchive, beside, broke_off, clear, fresh, look, place, run, stopped};
 use crate::sandbox::watch::Watch;
 use crate::sandbox::{CopyError, WORKSPACE};
 use crate::{Files, Handle};
@@ -29,9 +30,9 @@ const PIECE: usize = 64 << 10;
 /// Moves what came to `$3` as `$2` into the folder `$1`, by way of `$4`: it may lie elsewhere, and be long on its way.
 const MOVE: &str = r#"
 set -e
-rm -rf -- "$4"
-mv -T -- "$3/content" "$4"
-mv -T -- "$4" "$1/$2"
+wipe "$4"
+move "$3/content" "$4"
+move "$4" "$1/$2"
 rmdir -- "$3""#;
 
 /// Copies `$1`, which the daemon does not see, to `$2`, by what every shell can and little more.
@@ -54,7 +55,7 @@ if [ ! -e "$1" ] && [ ! -L "$1" ]; then
     echo "$1: No such file or directory" >&2
     exit 1
 fi
-rm -rf -- "$2"
+wipe "$2"
 mkdir -p -- "$2"
 put "$1" "$2/content""#;
 
@@ -74,14 +75,16 @@ impl Files for Container {
         let argv = |script: &str| {
             ["sh", "-c", script, "sh", &folder, &name, &copy.stage, &beside].map(str::to_owned)
         };
+        let end = cancel.child_token();
+        let (archive, failed) = Given::new(archive, end.clone());
         let copied = async {
             run(&instance, argv(&fresh("")).to_vec(), nothing(), cancel).await?;
             let plan = Plan { skip: 1, below: inside(&copy.content), without: None, owner: instance.owner() };
             let Rewriting { old, new, whole } = Rewriting::begin(plan);
-            while_given(archive, old, written(&instance, new, whole, cancel)).await?;
-            run(&instance, argv(MOVE).to_vec(), nothing(), cancel).await
+            while_given(archive, old, written(&instance, new, whole, &end)).await?;
+            run(&instance, argv(&format!("{FOLDERS}{MOVE}")).to_vec(), nothing(), cancel).await
         };
-        let copied = copied.await;
+        let copied = copied.await.map_err(|error| failed.take().map_or(error, |why| broke_off(&why)));
         if copied.is_err() {
             clear(&instance, &[&copy.stage, &beside]).await;
         }
@@ -95,24 +98,27 @@ impl Files for Container {
         archive: &mut (dyn AsyncWrite + Send + Unpin),
         moved: &(dyn Fn(u64) + Send + Sync),
         cancel: &CancellationToken,
-    ) -> Result<(), CopyError> {
+    ) -> Result<u64, CopyError> {
         let instance = self.shared.instances.get(handle).await?;
         let most = self.shared.config.limits.workspace.saturating_mul(2);
         let to = ToArchive { archive, moved, bytes: 0, most };
         let (folder, name) = place(from)?;
         let whole = Path::new(&folder).join(&name);
+        let left_out = look(&instance, &whole.to_string_lossy(), cancel).await?;
         if whole.starts_with(WORKSPACE) {
-            return read(&instance, &whole.to_string_lossy(), to, cancel).await;
+            read(&instance, &whole.to_string_lossy(), to, cancel).await?;
+            return Ok(left_out);
         }
         let copy = Copy::new();
-        let argv = ["sh", "-c", STAGE, "sh", &whole.to_string_lossy(), &copy.stage].map(str::to_owned);
+        let argv = ["sh", "-c", &format!("{FOLDERS}{STAGE}"), "sh", &whole.to_string_lossy(), &copy.stage]
+            .map(str::to_owned);
         let copied = async {
             run(&instance, argv.to_vec(), nothing(), cancel).await?;
             read(&instance, &format!("{WORKSPACE}/{}", copy.content), to, cancel).await
         };
         let copied = copied.await;
         clear(&instance, &[&copy.stage]).await;
-        copied
+        copied.map(|()| left_out)
     }
 }
 
@@ -179,7 +185,9 @@ async fn read(
         let Some(packed) = window.read(path).await? else {
             return Err(CopyError::Refused(format!("{path}: No such file or directory.")));
         };
-        let plan = Plan { skip: 1, below: "content".into(), without: None, owner: instance.owner() };
+        // What is kept of a workspace is no part of it.
+        let without = (path == WORKSPACE).then_some(OURS);
+        let plan = Plan { skip: 1, below: "content".into(), without, owner: instance.owner() };
         let Rewriting { old, mut new, whole } = Rewriting::begin(plan);
         let giving = async {
             let mut piece = vec![0; PIECE];

@@ -9,6 +9,8 @@ use std::path::{Component, Path, PathBuf};
 
 use tar::{Archive, Builder, Entry, EntryType, Header};
 
+use crate::sandbox::archive::Unbroken;
+
 /// How entries of one archive become those of another.
 pub(super) struct Plan {
     /// How many names at the beginning of each path go.
@@ -47,18 +49,26 @@ fn malformed(why: impl Into<String>) -> io::Error {
 
 /// Makes the archive `to` of the whole archive `from`.
 pub(super) fn rewrite(from: impl Read, to: impl Write, plan: &Plan) -> io::Result<()> {
+    let mut builder = Builder::new(Unbroken::new(to));
+    let rewritten = all(from, &mut builder, plan);
+    if rewritten.is_err() {
+        builder.get_mut().break_off();
+        return rewritten;
+    }
+    builder.into_inner()?.into_inner().flush()
+}
+
+fn all(from: impl Read, builder: &mut Builder<impl Write>, plan: &Plan) -> io::Result<()> {
     let mut archive = Archive::new(Noting { from, over: false });
-    let mut builder = Builder::new(to);
     for entry in archive.entries()? {
-        one(entry?, &mut builder, plan)?;
+        one(entry?, builder, plan)?;
     }
     let mut from = archive.into_inner();
     // An archive says where it ends. One that does not was broken off, be it between two entries.
     if from.over {
         return Err(malformed("it ends too early"));
     }
-    io::copy(&mut from, &mut io::sink())?;
-    builder.into_inner()?.flush()
+    io::copy(&mut from, &mut io::sink()).map(|_| ())
 }
 
 fn one(entry: Entry<'_, impl Read>, builder: &mut Builder<impl Write>, plan: &Plan) -> io::Result<()> {

@@ -50,7 +50,7 @@ impl<T: Reached> Files for T {
         archive: &mut (dyn AsyncWrite + Send + Unpin),
         moved: &(dyn Fn(u64) + Send + Sync),
         cancel: &CancellationToken,
-    ) -> Result<(), CopyError> {
+    ) -> Result<u64, CopyError> {
         let remote = self.instances().get(handle).await?;
         let line = self.line_for_a_copy().await?;
         let by = By { remote: &remote, line: line.as_ref().unwrap_or(&remote.line) };

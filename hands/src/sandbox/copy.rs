@@ -1,24 +1,21 @@
 //! Copying files and folders between this machine and a sandbox, as one tar stream.
 //!
-//! Inside, `tar` runs as any other command. On this machine [`pack`] and [`unpack`] run as the person
-//! who copies. What comes out of a sandbox is hostile: [`unpack`] makes a fresh tree with nothing in it
-//! but folders, files and, last of all, links, so that nothing is ever written through a link.
+//! Inside, `tar` runs as any other command. On this machine [`super::pack`] and [`super::unpack`] run as the person who
+//! copies.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tar::{Archive, Builder, Entry, EntryType, HeaderMode};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::{Sandbox, WORKSPACE};
+use crate::posix::given::{Failed, Given};
 use crate::posix::{Command, Ended, Flow, Input, Program, Shell, Sink, Stop, Stream, Streams};
 use crate::{Files, HandError, Handle};
 
@@ -26,8 +23,28 @@ use crate::{Files, HandError, Handle};
 const TIMEOUT: Duration = Duration::from_hours(1);
 /// How long whoever receives may take for one piece.
 const STUCK: Duration = Duration::from_mins(1);
-/// Most files, folders and links of one copy out of a sandbox.
-const MOST_ENTRIES: usize = 1_000_000;
+/// Functions of a shell for folders that may not be written to, whoever owns them: such a one can neither be moved to
+/// another folder nor emptied as it is. Nothing is done through a link.
+pub(crate) const FOLDERS: &str = r#"
+move() { # $1 becomes $2, with its mode
+    mode=
+    if [ -d "$1" ] && [ ! -L "$1" ] && [ ! -w "$1" ]; then
+        mode=$(stat -c %a -- "$1")
+        chmod u+w -- "$1"
+    fi
+    mv -f -T -- "$1" "$2" || {
+        [ -z "$mode" ] || chmod "$mode" -- "$1"
+        return 1
+    }
+    [ -z "$mode" ] || chmod "$mode" -- "$2"
+}
+wipe() { # nothing is left of these
+    rm -rf -- "$@" 2> /dev/null || {
+        find "$@" -type d -exec chmod u+rwx {} ';' 2> /dev/null || true
+        rm -rf -- "$@"
+    }
+}
+"#;
 /// How whatever copies in begins: makes room in `$3` for what comes, and the folder `$1`, and refuses a `$2` that is
 /// there already.
 const FRESH: &str = r#"
@@ -37,13 +54,21 @@ if [ -e "$1/$2" ] || [ -L "$1/$2" ]; then
     echo "$2 exists already; name something new" >&2
     exit 1
 fi
-rm -rf -- "$3"
+wipe "$3"
 mkdir -p -- "$3""#;
 /// Unpacks `content` of the stream as `$2` in the folder `$1`, by way of `$3`.
 const COPY_IN: &str = r#"
 tar -x -f - -C "$3" --no-same-owner
-mv -T -- "$3/content" "$1/$2"
+move "$3/content" "$1/$2"
 rmdir -- "$3""#;
+/// Refuses a `$1` that is neither a file nor a folder, and prints a line for each of those in it that no copy has.
+const LOOK: &str = r#"
+if [ -e "$1" ] && [ ! -L "$1" ] && [ ! -f "$1" ] && [ ! -d "$1" ]; then
+    echo "$1 is neither a file nor a folder" >&2
+    exit 1
+fi
+find "$1" ! -type f ! -type d ! -type l -exec sh -c 'for one; do echo; done' sh {} + \
+    2> /dev/null || true"#;
 /// Packs `$2` of the folder `$1`.
 const COPY_OUT: &str = r#"exec tar -c -f - -C "$1" -- "$2""#;
 /// Most bytes kept of why `tar` failed.
@@ -87,7 +112,7 @@ impl Files for Sandbox {
         archive: &mut (dyn AsyncWrite + Send + Unpin),
         moved: &(dyn Fn(u64) + Send + Sync),
         cancel: &CancellationToken,
-    ) -> Result<(), CopyError> {
+    ) -> Result<u64, CopyError> {
         let most = self.config.limits.workspace.saturating_mul(2);
         copy_out(&*self.instances.get(handle).await?, from, most, archive, moved, cancel).await
     }
@@ -113,7 +138,7 @@ pub(crate) async fn copy_in(
 
 /// A script that puts something where nothing is: `rest` has its arguments from [`FRESH`].
 pub(crate) fn fresh(rest: &str) -> String {
-    format!("{FRESH}{rest}")
+    format!("{FOLDERS}{FRESH}{rest}")
 }
 
 /// The name of what lies beside the target of a copy until it is complete: two at once have places of their own.
@@ -124,7 +149,8 @@ pub(crate) fn beside() -> String {
 
 /// Removes what a copy that broke off has left.
 pub(crate) async fn clear(shell: &dyn Shell, paths: &[&str]) {
-    let argv = ["rm", "-rf", "--"].iter().chain(paths).map(|word| (*word).to_owned()).collect();
+    let script = format!("{FOLDERS}wipe \"$@\"");
+    let argv = ["sh", "-c", &script, "sh"].iter().chain(paths).map(|word| (*word).to_owned()).collect();
     // Where it fails, the hand is gone or full of what its owner may clear.
     let _ = run(shell, argv, Input::Bytes(Bytes::new()), &CancellationToken::new()).await;
 }
@@ -149,13 +175,28 @@ pub(crate) async fn copy_out(
     archive: &mut (dyn AsyncWrite + Send + Unpin),
     moved: &(dyn Fn(u64) + Send + Sync),
     cancel: &CancellationToken,
-) -> Result<(), CopyError> {
+) -> Result<u64, CopyError> {
     let (folder, name) = place(from)?;
+    let left_out = look(shell, &format!("{folder}/{name}"), cancel).await?;
     let argv = ["sh", "-c", COPY_OUT, "sh", &folder, &name].map(str::to_owned);
     let mut sink = Printed { to: ToArchive { archive, moved, bytes: 0, most }, error: Vec::new() };
     let input = Input::Bytes(Bytes::new());
     let ended = run_to(shell, argv.to_vec(), input, cancel, &mut sink).await?;
-    ended.map_err(|code| refused(code, &sink.error))
+    ended.map_err(|code| refused(code, &sink.error))?;
+    Ok(left_out)
+}
+
+/// How many pipes, sockets and devices there are in what is to be copied out, of which a copy has none. It must not be one.
+pub(crate) async fn look(
+    shell: &dyn Shell,
+    path: &str,
+    cancel: &CancellationToken,
+) -> Result<u64, CopyError> {
+    let argv = ["sh", "-c", LOOK, "sh", path].map(str::to_owned).to_vec();
+    let mut sink = Lines { count: 0, error: Vec::new() };
+    let ended = run_to(shell, argv, Input::Bytes(Bytes::new()), cancel, &mut sink).await?;
+    ended.map_err(|code| refused(code, &sink.error))?;
+    Ok(sink.count)
 }
 
 /// Runs a program; the inner error is its exit code.
@@ -166,21 +207,33 @@ async fn run_to(
     cancel: &CancellationToken,
     sink: &mut dyn Sink,
 ) -> Result<Result<(), i32>, CopyError> {
-    let command = Command {
-        program: Program::Argv(argv),
-        cwd: None,
-        input,
-        streams: Streams::Separate,
-        timeout: TIMEOUT,
+    let end = cancel.child_token();
+    let (input, failed) = match input {
+        Input::Stream(from) => {
+            let (given, failed) = Given::new(from, end.clone());
+            (Input::Stream(Box::new(given)), Some(failed))
+        }
+        bytes @ Input::Bytes(_) => (bytes, None),
     };
+    let streams = Streams::Separate;
+    let command = Command { program: Program::Argv(argv), cwd: None, input, streams, timeout: TIMEOUT };
     let refuse = |why: String| Err(CopyError::Refused(why));
-    match shell.run(command, cancel, sink).await?.ended {
+    let ended = shell.run(command, &end, sink).await?.ended;
+    if let (Ended::Stopped(_), Some(error)) = (&ended, failed.and_then(Failed::take)) {
+        return Err(broke_off(&error));
+    }
+    match ended {
         Ended::Exit(0) => Ok(Ok(())),
         Ended::Exit(code) => Ok(Err(code)),
         Ended::Signal(signal) => refuse(format!("The copy was ended by signal {signal}.")),
         Ended::NotStarted { doing, error } => refuse(format!("Can't {doing}: {error}.")),
         Ended::Stopped(stop) => Err(stopped(stop)),
     }
+}
+
+/// What was to be copied did not come to its end.
+pub(crate) fn broke_off(error: &io::Error) -> CopyError {
+    CopyError::Refused(format!("What was to be copied broke off: {error}."))
 }
 
 /// Somebody wanted a copy to end.
@@ -213,6 +266,23 @@ pub(crate) fn place(path: &str) -> Result<(String, String), CopyError> {
             Ok((folder.to_owned(), name.to_owned()))
         }
         _ => Err(CopyError::Refused(format!("{path} must name a file or folder, without `..`."))),
+    }
+}
+
+/// Counts lines.
+struct Lines {
+    count: u64,
+    error: Vec<u8>,
+}
+
+#[async_trait]
+impl Sink for Lines {
+    async fn take(&mut self, stream: Stream, bytes: &[u8]) -> Flow {
+        keep(&mut self.error, stream, bytes);
+        if stream == Stream::Output {
+            self.count += bytes.split(|byte| *byte == b'\n').count() as u64 - 1;
+        }
+        Flow::Continue
     }
 }
 
@@ -270,99 +340,5 @@ impl Sink for Printed<'_> {
 fn keep(error: &mut Vec<u8>, stream: Stream, bytes: &[u8]) {
     if stream == Stream::Error {
         error.extend(bytes.iter().take(MOST_ERROR - error.len().min(MOST_ERROR)));
-    }
-}
-
-/// Writes a file or folder of this machine as a stream for [`Files::copy_in`]. Links stay links.
-pub fn pack(source: &Path, to: impl Write) -> Result<(), CopyError> {
-    let local = |source_error| CopyError::Local { path: source.to_owned(), source: source_error };
-    let mut builder = Builder::new(to);
-    builder.follow_symlinks(false);
-    builder.mode(HeaderMode::Complete);
-    let kind = fs::symlink_metadata(source).map_err(local)?.file_type();
-    if kind.is_dir() {
-        builder.append_dir_all("content", source).map_err(local)?;
-    } else {
-        builder.append_path_with_name(source, "content").map_err(local)?;
-    }
-    builder.into_inner().and_then(|mut to| to.flush()).map_err(local)
-}
-
-/// Makes `to` of a stream from [`Files::copy_out`]. `to` must not exist.
-pub fn unpack(archive: impl Read, to: &Path) -> Result<(), CopyError> {
-    let local = |path: &Path| {
-        let path = path.to_owned();
-        move |source| CopyError::Local { path, source }
-    };
-    if fs::symlink_metadata(to).is_ok() {
-        return Err(CopyError::Refused(format!("{} exists already; name something new.", to.display())));
-    }
-    let mut archive = Archive::new(archive);
-    let mut links = Vec::new();
-    let mut modes = Vec::new();
-    for (number, entry) in archive.entries().map_err(local(to))?.enumerate() {
-        let mut entry = entry.map_err(local(to))?;
-        if number >= MOST_ENTRIES {
-            return Err(CopyError::Refused(format!("It holds more than {MOST_ENTRIES} files.")));
-        }
-        let path = inside(to, &entry.path().map_err(local(to))?)?;
-        let mode = entry.header().mode().map_err(local(&path))? & 0o777;
-        match entry.header().entry_type() {
-            EntryType::Directory => {
-                DirBuilder::new().mode(0o700).create(&path).map_err(local(&path))?;
-                modes.push((path, mode));
-            }
-            EntryType::Regular | EntryType::Continuous => {
-                let mut file = new_file(&path, mode).map_err(local(&path))?;
-                io::copy(&mut entry, &mut file).map_err(local(&path))?;
-            }
-            EntryType::Symlink => {
-                let target = entry.link_name().map_err(local(&path))?.map(std::borrow::Cow::into_owned);
-                links.push((path, target.unwrap_or_default()));
-            }
-            EntryType::Link if is_same(to, &entry, &path) => {}
-            // Devices, pipes: nothing that a sandbox has to give.
-            _ => tracing::warn!(path = %path.display(), "left out: neither file, folder nor link"),
-        }
-    }
-    for (path, target) in links {
-        symlink(target, &path).map_err(local(&path))?;
-    }
-    // Folders that may not be written come last, the deepest first.
-    for (path, mode) in modes.into_iter().rev() {
-        fs::set_permissions(&path, Permissions::from_mode(mode)).map_err(local(&path))?;
-    }
-    Ok(())
-}
-
-/// Makes another name for a file that was unpacked before, if the entry is one. There are no links yet to be led astray by.
-fn is_same(to: &Path, entry: &Entry<'_, impl Read>, path: &Path) -> bool {
-    let Ok(Some(target)) = entry.link_name() else { return false };
-    let Ok(target) = inside(to, &target) else { return false };
-    let is_file = fs::symlink_metadata(&target).is_ok_and(|found| found.is_file());
-    is_file && (fs::hard_link(&target, path).is_ok() || fs::copy(&target, path).is_ok())
-}
-
-/// Never an existing file, so never through a link.
-fn new_file(path: &Path, mode: u32) -> io::Result<File> {
-    OpenOptions::new().write(true).create_new(true).mode(mode).open(path)
-}
-
-/// Where an entry goes: its first component is what was copied, the rest lies below.
-fn inside(to: &Path, entry: &Path) -> Result<PathBuf, CopyError> {
-    let mut parts = entry.components().filter(|part| *part != Component::CurDir);
-    let mut path = to.to_owned();
-    let first = parts.next();
-    for part in first.into_iter().chain(parts).skip(1) {
-        path.push(part);
-    }
-    let safe = entry.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
-    if safe && first.is_some() {
-        Ok(path)
-    } else {
-        Err(CopyError::Refused(format!(
-            "The sandbox sent {}, which is no path below what was asked for.",
-            entry.display()
-        )))
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::WORKSPACE;
@@ -20,6 +20,8 @@ use crate::posix::{Command, Ended, Flow, Input, Program, Report, Shell, Sink, St
 
 /// How long a killed command may take to end, in a machine that is emulated, before the machine itself is ended.
 const GRACE: Duration = Duration::from_secs(30);
+/// How long it may take until it is killed again.
+const AGAIN: Duration = Duration::from_secs(1);
 /// Most bytes of a command's standard input that is given whole: they wait in the guest's memory.
 const MOST_INPUT: usize = 16 << 20;
 
@@ -161,8 +163,8 @@ struct Running<'a> {
 }
 
 impl Running<'_> {
-    /// The same as [`Self::to_its_end`], with what comes from `stream` given to it as it is ready for more. An input that
-    /// breaks off ends.
+    /// The same as [`Self::to_its_end`], with what comes from `stream` given to it as it is ready for more. One that
+    /// does not come to its end is not ended: its command is to be.
     async fn fed_to_its_end(
         &self,
         link: &mut Link,
@@ -226,6 +228,11 @@ impl Running<'_> {
                     bytes = &mut more => break bytes?,
                     () = self.cancel.cancelled(), if stop.is_none() => Stop::Cancelled,
                     () = &mut deadline => if stop.is_some() { return Ok(None) } else { Stop::Timeout },
+                    // What was just starting was not yet where it is looked for.
+                    () = sleep(AGAIN), if stop.is_some() => {
+                        self.instance.kill(self.id).await?;
+                        continue;
+                    }
                 };
                 self.instance.kill(self.id).await?;
                 *stop = Some(why);

@@ -182,3 +182,27 @@ fn a_copy_that_breaks_off_leaves_nothing() {
     until("nothing of it is left", || work().is_empty());
     assert_eq!(bash(&home, "sandbox", "ls -A").out.lines().last().unwrap_or_default(), "");
 }
+
+/// What is neither a file nor a folder is left out of a copy, whichever way it goes, and that is said.
+#[test]
+fn pipes_and_sockets_are_left_out_both_ways_and_counted() {
+    let home = Home::new();
+    fs::create_dir_all(home.path().join("project/src")).unwrap();
+    fs::write(home.path().join("project/src/file"), "text").unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(home.path().join("project/socket")).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(home.path().join("project/src/pipe")).status();
+    assert!(made.unwrap().success());
+    let copied = home.run(&["hand", "cp", "project", "sandbox:in"]);
+    assert_eq!((copied.code, copied.out.as_str()), (Some(0), "copied project to sandbox:in\n"));
+    assert!(copied.err.contains("pipes, sockets, devices): 2"), "{copied:?}");
+    let said = bash(&home, "sandbox", "mkfifo in/one in/two; find in | sort | tr '\\n' ' '");
+    assert!(said.out.ends_with("in in/one in/src in/src/file in/two \n"), "{said:?}");
+    assert_eq!(home.json(&["hand", "cp", "sandbox:in", "back"])["left_out"], 2);
+    assert_eq!(fs::read_to_string(home.path().join("back/src/file")).unwrap(), "text");
+    assert_eq!(fs::read_dir(home.path().join("back")).unwrap().count(), 1);
+    assert_eq!(home.json(&["hand", "cp", "back", "sandbox:again"])["left_out"], 0);
+    for (from, to) in [("project/src/pipe", "sandbox:x"), ("sandbox:in/one", "x"), ("sandbox:/dev/null", "x")]
+    {
+        home.run(&["hand", "cp", from, to]).refuses(1, &["is neither a file nor a folder"]);
+    }
+}

@@ -124,7 +124,8 @@ async fn copies_reach_all_that_a_container_sees() {
         }
         let refused = |copied: Result<(), CopyError>| copied.unwrap_err().to_string();
         for path in ["/tmp/nonesuch", "nonesuch"] {
-            let said = refused(files.copy_out(&handle, path, &mut Vec::new(), &|_| {}, &never).await);
+            let copied = files.copy_out(&handle, path, &mut Vec::new(), &|_| {}, &never).await;
+            let said = refused(copied.map(|_| ()));
             assert!(said.ends_with("nonesuch: No such file or directory."), "{said}");
         }
         for (to, archive, why) in [
@@ -139,6 +140,29 @@ async fn copies_reach_all_that_a_container_sees() {
         assert_eq!(prints(&*hand, &handle, "ls -A . /tmp .manyhands").await.matches("copy").count(), 0);
         rig.finish().await;
     }
+}
+
+#[tokio::test]
+async fn a_copy_of_the_workspace_has_nothing_that_is_kept_of_it() {
+    let rig = rig(Workspace::Bind).await;
+    let hand = rig.hand();
+    let handle = hand.provision(&rig.lease("one"), &hands::NoProgress).await.unwrap();
+    prints(&*hand, &handle, "echo text > file; mkfifo pipe; mkdir -p /tmp/a; mkfifo /tmp/a/pipe").await;
+    hand.checkpoints().unwrap().checkpoint(&handle, "one").await.unwrap();
+    let (files, never) = (hand.files().unwrap(), CancellationToken::new());
+    for (number, (from, expected)) in
+        [("/workspace", vec!["file"]), (".", vec!["file"]), ("/tmp/a", vec![])].into_iter().enumerate()
+    {
+        let mut out = Vec::new();
+        assert_eq!(files.copy_out(&handle, from, &mut out, &|_| {}, &never).await.unwrap(), 1, "{from}");
+        let to = rig.folder.path().join(number.to_string());
+        unpack(out.as_slice(), &to).unwrap();
+        let names: Vec<_> = fs::read_dir(&to).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, expected, "{from}");
+    }
+    let pipe = files.copy_out(&handle, "pipe", &mut Vec::new(), &|_| {}, &never).await.unwrap_err();
+    assert_eq!(pipe.to_string(), "/workspace/pipe is neither a file nor a folder.");
+    rig.finish().await;
 }
 
 /// Gives a file that never ends, slowly enough for a watch to see it.

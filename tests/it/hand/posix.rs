@@ -2,11 +2,14 @@
 #![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
 
 use std::fmt::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use hands::sandbox::{pack, unpack};
 use hands::{CallContext, Ending, Hand, Handle};
 use serde_json::json;
+use tokio_util::io::StreamReader;
 use tokio_util::sync::CancellationToken;
 
 use super::rig::{Rig, bash, call, context, is_gone, meanwhile, run, seen};
@@ -257,6 +260,57 @@ pub(super) async fn files_go_in_and_out_byte_for_byte(rig: impl Rig) {
         write!(said, "{}", missing.unwrap_err()).unwrap();
         assert!(said.contains("nonesuch"), "{said}");
         let _ = hand.execute(&handle, &call("bash", json!({"command": "true"})), context()).await.unwrap();
+    }
+    rig.finish().await;
+}
+
+/// For kinds that can: by whoever may do no more than their owner.
+pub(super) async fn folders_that_may_not_be_written_to_are_copied(rig: impl Rig) {
+    let hand = rig.hand();
+    let handle = hand.provision(&rig.lease("one"), &hands::NoProgress).await.unwrap();
+    if let Some(files) = hand.files() {
+        let folder = tempfile::tempdir().unwrap();
+        let source = folder.path().join("source");
+        std::fs::create_dir_all(source.join("deep")).unwrap();
+        std::fs::write(source.join("deep/file"), "text").unwrap();
+        for closed in [source.join("deep"), source.clone()] {
+            std::fs::set_permissions(closed, std::fs::Permissions::from_mode(0o555)).unwrap();
+        }
+        let mut archive = Vec::new();
+        pack(&source, &mut archive).unwrap();
+        let cancel = CancellationToken::new();
+        files.copy_in(&handle, "into/copy", Box::new(std::io::Cursor::new(archive)), &cancel).await.unwrap();
+        let show = "cd into/copy; stat -c %a . deep; cat deep/file";
+        assert_eq!(bash(&*hand, &handle, show).await, (Ending::Ok, "555\n555\ntext".into()));
+        std::fs::set_permissions(&source, std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::set_permissions(source.join("deep"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    rig.finish().await;
+}
+
+/// For kinds that can. What breaks off is not at its end, not even where all of it might have come.
+pub(super) async fn a_copy_that_breaks_off_fails_and_leaves_nothing(rig: impl Rig) {
+    let hand = rig.hand();
+    if let Some(files) = hand.files() {
+        let handle = hand.provision(&rig.lease("one"), &hands::NoProgress).await.unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let source = folder.path().join("source");
+        std::fs::create_dir(&source).unwrap();
+        std::fs::write(source.join("file"), vec![7; 300_000]).unwrap();
+        let mut archive = Vec::new();
+        pack(&source, &mut archive).unwrap();
+        for length in [100, archive.len() / 2, archive.len() - 1024] {
+            let gone = std::io::Error::other("the client is gone");
+            let pieces = [Ok(Bytes::copy_from_slice(&archive[..length])), Err(gone)];
+            let breaking = StreamReader::new(futures_util::stream::iter(pieces));
+            let never = CancellationToken::new();
+            let copy = files.copy_in(&handle, "into/copy", Box::new(breaking), &never);
+            let copied = tokio::time::timeout(Duration::from_secs(100), copy).await;
+            let said = copied.expect("it goes on for ever").unwrap_err().to_string();
+            assert!(said.contains("broke off: the client is gone"), "{said}");
+            let left = bash(&*hand, &handle, "find . -name '*copy*'").await;
+            assert_eq!(left, (Ending::Ok, String::new()), "after {length} bytes");
+        }
     }
     rig.finish().await;
 }

@@ -35,6 +35,8 @@ use crate::session::{By, Via};
 
 /// The trailer that says why a stream out broke off: by then its status is long gone.
 pub const ERROR_TRAILER: HeaderName = HeaderName::from_static("manyhands-error");
+/// The trailer that says how many pipes, sockets and devices a stream out does not have.
+pub const LEFT_OUT_TRAILER: HeaderName = HeaderName::from_static("manyhands-left-out");
 /// Bytes between the sandbox and the socket.
 const PIPE_BYTES: usize = 256 << 10;
 /// How long the rest of an archive is taken after it was refused.
@@ -134,27 +136,30 @@ pub(super) async fn copy_out(
     let cancel = gateway.closing.child_token();
     let copied = gateway.tasks.spawn(async move {
         let mut ours = ours;
-        let Some(files) = hand.hand.files() else { return Ok(()) };
+        let Some(files) = hand.hand.files() else { return Ok(0) };
         files.copy_out(&in_use.instance.handle, &which.path, &mut ours, &|_| {}, &cancel).await
     });
     let data = ReaderStream::new(theirs).map_ok(Frame::data);
     let end = stream::once(async move {
         match copied.await {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(Ok(Frame::trailers(trailers(&sentence(&error))))),
+            Ok(Ok(0)) => None,
+            Ok(Ok(left_out)) => Some(Ok(Frame::trailers(trailers(LEFT_OUT_TRAILER, &left_out.to_string())))),
+            Ok(Err(error)) => Some(Ok(Frame::trailers(trailers(ERROR_TRAILER, &sentence(&error))))),
             Err(error) => Some(Err(io::Error::other(error))),
         }
     })
     .filter_map(|end| async move { end });
     let mut response = Response::new(Body::new(StreamBody::new(data.chain(end))));
-    response.headers_mut().insert(header::TRAILER, HeaderValue::from_static("manyhands-error"));
+    response
+        .headers_mut()
+        .insert(header::TRAILER, HeaderValue::from_static("manyhands-error, manyhands-left-out"));
     Ok(response)
 }
 
-fn trailers(sentence: &str) -> HeaderMap {
+fn trailers(name: HeaderName, sentence: &str) -> HeaderMap {
     let plain: String = sentence.chars().map(|c| if c.is_ascii_graphic() { c } else { ' ' }).collect();
     let value = HeaderValue::from_maybe_shared(Bytes::from(plain));
-    HeaderMap::from_iter(value.ok().map(|value| (ERROR_TRAILER, value)))
+    HeaderMap::from_iter(value.ok().map(|value| (name, value)))
 }
 
 /// The instance that calls of the session would use, provisioned when there is none.
