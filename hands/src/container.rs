@@ -19,6 +19,7 @@ mod image;
 mod instance;
 mod keeper;
 mod scan;
+mod swap;
 mod tls;
 mod volume;
 mod window;

@@ -18,6 +18,7 @@ macro_rules! contract {
             a_provision_that_nobody_waits_for_leaves_nothing_once_reaped,
             reaping_ends_what_a_dead_gateway_left_and_nothing_else,
             a_checkpoint_brings_back_what_was,
+            a_checkpoint_brings_back_folders_that_may_not_be_written_to,
             work_that_lies_elsewhere_can_be_removed,
         }
     };
@@ -58,6 +59,7 @@ mod container;
 mod container_copies;
 mod container_faults;
 mod container_limits;
+mod container_restores;
 mod container_tls;
 mod deleted;
 pub(crate) mod emulator;

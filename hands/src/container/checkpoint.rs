@@ -17,6 +17,7 @@ use super::Container;
 use super::copy::written;
 use super::entries::Plan;
 use super::instance::Instance;
+use super::swap::{cleared, swap};
 use super::window::{OURS, Rewriting, Shows, Window, inside, while_given};
 use crate::posix::{Command, Ended, Flow, Input, Program, Shell, Sink, Stop, Stream, Streams};
 use crate::sandbox::{CopyError, WORKSPACE};
@@ -54,31 +55,12 @@ const FORGET: &str = r#"rm -f "/workspace/.manyhands/checkpoints/.$1.new""#;
 
 /// Makes room for what was kept as `$1`.
 const BEGIN: &str = r#"
-set -eu
-cd /workspace/.manyhands 2> /dev/null && [ -f "checkpoints/$1.tar" ] || exit 10
-rm -rf restoring
-mkdir restoring
+[ -f "$ours/checkpoints/$1.tar" ] || exit 10
+mkdir "$ours/restoring"
 "#;
 
 /// Prints what was kept as `$1`.
 const PRINT: &str = r#"exec cat "/workspace/.manyhands/checkpoints/$1.tar""#;
-
-/// Replaces what is there by what was unpacked whole.
-const REPLACE: &str = r#"
-set -eu
-cd /workspace
-new=.manyhands/restoring
-for entry in ..?* .[!.]* *; do
-  [ "$entry" = .manyhands ] || rm -rf -- "./$entry"
-done
-for entry in "$new"/..?* "$new"/.[!.]* "$new"/*; do
-  if [ -e "$entry" ] || [ -L "$entry" ]; then mv -- "$entry" .; fi
-done
-rm -rf "$new"
-"#;
-
-/// Removes what was unpacked and is not whole.
-const UNDO: &str = "rm -rf /workspace/.manyhands/restoring";
 
 #[async_trait]
 impl Checkpoints for Container {
@@ -151,7 +133,8 @@ impl<'a> One<'a> {
     }
 
     async fn keep(&self) -> Result<(), Failed> {
-        self.run(PREPARE).await?;
+        let _alone = self.instance.checkpoints.lock().await;
+        self.run(&cleared(PREPARE)).await?;
         let mut kept = Ok(());
         for _ in 0..TRIES {
             // Opened anew each time: what is cut short while it is packed ends the archive early.
@@ -189,7 +172,8 @@ impl<'a> One<'a> {
     }
 
     async fn bring_back(&self) -> Result<(), Failed> {
-        self.run(BEGIN).await?;
+        let _alone = self.instance.checkpoints.lock().await;
+        self.run(&cleared(BEGIN)).await?;
         let plan = Plan {
             skip: 0,
             below: inside(&format!("{OURS}/restoring")),
@@ -206,11 +190,15 @@ impl<'a> One<'a> {
         let (printed, written) = tokio::join!(printing, written(self.instance, new, whole, &never));
         // What could not be printed is the reason of an archive that is not whole.
         let unpacked = printed.and(written.map_err(Failed::from));
-        if unpacked.is_err() {
-            let _ = self.run(UNDO).await;
-            return unpacked;
+        let swapped = match unpacked {
+            Ok(()) => self.run(&swap()).await,
+            failed => failed,
+        };
+        if swapped.is_err() {
+            // The old comes back. Where that fails, it is tried again before anything else is done there.
+            let _ = self.run(&cleared("")).await;
         }
-        self.run(REPLACE).await
+        swapped
     }
 
     async fn run(&self, script: &str) -> Result<(), Failed> {

@@ -73,6 +73,8 @@ pub(super) struct Instance {
     lingering: AtomicBool,
     /// What to tell the next call.
     notices: Mutex<Vec<String>>,
+    /// One checkpoint is made or brought back at a time: each clears what others left.
+    pub(super) checkpoints: tokio::sync::Mutex<()>,
     pub(super) engine: Arc<Engine>,
     pub(super) tasks: TaskTracker,
 }
@@ -141,6 +143,7 @@ impl Instance {
             gone: CancellationToken::new(),
             lingering: AtomicBool::new(false),
             notices: Mutex::default(),
+            checkpoints: tokio::sync::Mutex::default(),
             engine: Arc::clone(&shared.engine),
             tasks: shared.instances.tasks.clone(),
         });
@@ -343,7 +346,7 @@ async fn create(docker: &Docker, name: &str, body: ContainerCreateBody) -> Resul
 
 /// Everything that a container is made with.
 fn body(config: &ContainerConfig, lease: &Lease, image: String, user: &str) -> ContainerCreateBody {
-    let command = ["sh", "-c", keeper::SCRIPT, "manyhands-keeper"].map(str::to_owned);
+    let command = ["sh", "-c", &keeper::script(), "manyhands-keeper"].map(str::to_owned);
     ContainerCreateBody {
         image: Some(image),
         user: Some(user.to_owned()),

@@ -1,7 +1,7 @@
 //! The keeper: the container's main process, which ends what a call started.
 //!
 //! Docker can start a process in a container and has no way to end one. So the main process is a shell that does it
-//! when it is asked to. It starts nothing itself: all that it uses is built into every shell, so it works where no
+//! when it is asked to. Once it is ready it starts nothing itself: all that it uses is built into every shell, so it works where no
 //! process can be started any more. A call's processes are known by the call's token in their environment; what has
 //! emptied its environment is taken for the call's when it is younger than the call.
 
@@ -14,6 +14,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use super::swap;
 use crate::END_GRACE;
 
 /// The variable by which a call's processes are known.
@@ -23,7 +24,7 @@ const MOST_LINE: usize = 256;
 
 /// Reads `TICKET VERB …` and answers `TICKET …`. `end TOKEN PID`: ends the call whose wrapper is PID. `all`: ends
 /// everything. `busy`: whether anything runs. `killed`: how many processes the memory limit has killed.
-pub(super) const SCRIPT: &str = r#"
+const SCRIPT: &str = r#"
 exec 2> /dev/null
 me=$$
 mine() { # FOLDER TOKEN PID: whether it lives, is to be ended, and in which state it is
@@ -79,6 +80,12 @@ while read -r ticket verb token pid; do
   esac
 done
 "#;
+
+/// What the main process runs.
+pub(super) fn script() -> String {
+    // Before any call can see the workspace.
+    format!("{}{SCRIPT}", swap::at_start())
+}
 
 /// Speaks with a keeper.
 pub(super) struct Keeper {

@@ -189,6 +189,32 @@ pub(super) async fn a_checkpoint_brings_back_what_was(rig: impl Rig) {
     rig.finish().await;
 }
 
+/// For kinds that can, and have files: whatever there is of such folders before and after, and more than once.
+pub(super) async fn a_checkpoint_brings_back_folders_that_may_not_be_written_to(rig: impl Rig) {
+    let hand = rig.hand();
+    if let (Some(checkpoints), true) = (hand.checkpoints(), has_bash(&*hand).await) {
+        let handle = hand.provision(&rig.lease("one"), &hands::NoProgress).await.unwrap();
+        let make = "mkdir -p top/ro/deep shut plain; echo r > top/ro/r; echo d > top/ro/deep/d; \
+                    echo s > shut/s; ln -s top/ro link; chmod 555 top/ro/deep top/ro top; chmod 000 shut";
+        assert_eq!(bash(&*hand, &handle, make).await.0, Ending::Ok);
+        let show = "stat -c '%n %a' top top/ro top/ro/deep shut plain; cat link/r link/deep/d; ls";
+        let (ending, before) = bash(&*hand, &handle, show).await;
+        assert_eq!(ending, Ending::Ok, "{before}");
+        checkpoints.checkpoint(&handle, "one").await.unwrap();
+        let change = "chmod -R u+rwx top; rm -r plain top/ro/deep; echo new > top/ro/r; mkdir -p other/ro; \
+                      echo o > other/ro/o; chmod 555 other/ro other; chmod 000 top/ro";
+        for _ in 0..2 {
+            let (ending, text) = bash(&*hand, &handle, change).await;
+            assert_eq!(ending, Ending::Ok, "{text}");
+            checkpoints.restore(&handle, "one").await.unwrap();
+            assert_eq!(bash(&*hand, &handle, show).await, (Ending::Ok, before.clone()));
+        }
+        let shut = bash(&*hand, &handle, "chmod 700 shut; cat shut/s").await;
+        assert_eq!(shut, (Ending::Ok, "s\n".into()));
+    }
+    rig.finish().await;
+}
+
 /// For kinds whose work lies elsewhere than in the lease's folder.
 pub(super) async fn work_that_lies_elsewhere_can_be_removed(rig: impl Rig) {
     let (hand, samples) = (rig.hand(), rig.samples());
