@@ -56,9 +56,10 @@ async fn look_at_image(config: &ContainerConfig, docker: &bollard::Docker, engin
     match (docker.inspect_image(&name).await, &config.image) {
         (Ok(_), Image::Named(_)) => fine(subject, format!("{name} is there")),
         (Ok(_), Image::Rootfs(tar)) => fine(subject, format!("{} is imported", tar.display())),
-        (Err(error), Image::Rootfs(tar)) if status(&error) == Some(404) => {
-            fine(subject, format!("{} is imported at the first call", tar.display()))
-        }
+        (Err(error), Image::Rootfs(tar)) if status(&error) == Some(404) => match image::check(tar) {
+            Ok(()) => fine(subject, format!("{} is imported at the first call", tar.display())),
+            Err(lack) => lacking(subject, State::Missing, lack),
+        },
         (Err(error), Image::Named(_)) if status(&error) == Some(404) => match pullable(docker, &name).await {
             Ok(()) => {
                 let why = format!(

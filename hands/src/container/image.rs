@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -20,6 +20,14 @@ use crate::HandError;
 
 /// The name of imported images, whose tags say of what.
 const IMPORTED: &str = "manyhands-rootfs";
+
+/// Bytes of a header of a tar, and where its sum is.
+const BLOCK: usize = 512;
+const SUM: std::ops::Range<usize> = 148..156;
+/// How a tar begins that is compressed as daemons take it: by gzip, bzip2, xz or zstd.
+const COMPRESSED: [&[u8]; 4] = [b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd"];
+/// What to do about a file that is no image.
+const OTHER_TAR: &str = "make it a tar of a root file system, such as docker export prints";
 
 /// The name by which the daemon knows the image, which it has from now on.
 pub(super) async fn ensure(shared: &Shared, docker: &Docker) -> Result<String, HandError> {
@@ -61,6 +69,27 @@ pub(super) fn name(image: &Image) -> Result<String, Lack> {
 fn no_tar(tar: &Path, error: &io::Error) -> Lack {
     let why = format!("{}, the root file system of this hand, can't be read ({error})", tar.display());
     Lack { why, remedy: "make it, or add the hand again with another".into() }
+}
+
+/// Whether it looks like a tar, compressed or not, before a daemon is asked to take it for one.
+pub(super) fn check(tar: &Path) -> Result<(), Lack> {
+    let mut begin = Vec::new();
+    let read = std::fs::File::open(tar).and_then(|file| file.take(BLOCK as u64).read_to_end(&mut begin));
+    read.map_err(|error| no_tar(tar, &error))?;
+    if COMPRESSED.iter().any(|magic| begin.starts_with(magic)) || is_header(&begin) {
+        return Ok(());
+    }
+    let why = format!("{}, the root file system of this hand, is no tar archive", tar.display());
+    Err(Lack { why, remedy: OTHER_TAR.into() })
+}
+
+/// A header of a tar has its own sum in it, counted with blanks in its place.
+fn is_header(begin: &[u8]) -> bool {
+    let Some(block) = begin.first_chunk::<BLOCK>() else { return false };
+    let mut counted = *block;
+    counted[SUM].fill(b' ');
+    let sum: u32 = counted.into_iter().map(u32::from).sum();
+    tar::Header::from_byte_slice(block).cksum().is_ok_and(|said| said == sum)
 }
 
 async fn pull(shared: &Shared, docker: &Docker, name: &str) -> Result<(), Lack> {
@@ -114,6 +143,7 @@ pub(super) fn no_image(name: &str, error: &str) -> Lack {
 }
 
 async fn import(shared: &Shared, docker: &Docker, name: &str, tar: &Path) -> Result<(), Lack> {
+    check(tar)?;
     let file = tokio::fs::File::open(tar).await.map_err(|error| no_tar(tar, &error))?;
     let (repository, tag) = name.split_once(':').unwrap_or((name, "latest"));
     let options = CreateImageOptionsBuilder::new().from_src("-").repo(repository).tag(tag).build();
@@ -133,7 +163,7 @@ async fn import(shared: &Shared, docker: &Docker, name: &str, tar: &Path) -> Res
         if let Some(error) = error {
             return Err(Lack {
                 why: format!("{} can't be imported as an image ({})", tar.display(), error.trim()),
-                remedy: "make it a tar of a root file system, such as docker export prints".into(),
+                remedy: OTHER_TAR.into(),
             });
         }
     }

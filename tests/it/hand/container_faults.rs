@@ -60,7 +60,7 @@ async fn what_a_container_can_not_be_made_of_is_said() {
             with(&|config| config.image = Image::Rootfs("/nonesuch.tar".into())),
             "/nonesuch.tar, the root file system of this hand, can't be read",
         ),
-        (with(&|config| config.image = Image::Rootfs(not_a_tar.clone())), "can't be imported as an image"),
+        (with(&|config| config.image = Image::Rootfs(not_a_tar.clone())), "is no tar archive; make it a tar"),
         (
             with(&|config| config.image = Image::Rootfs(busybox().unwrap())),
             "the image has no bash; set the hand's shell to sh",
@@ -89,6 +89,14 @@ async fn doctor_says_beforehand_what_would_fail() {
     assert_eq!(said(inspect(&config).await, "docker").0, State::Fine);
     assert_eq!(said(inspect(&config).await, "limits").0, State::Fine);
     assert_eq!(said(inspect(&config).await, "image").0, State::Fine);
+    for text in ["", "no tar at all", &"x".repeat(2000)] {
+        let tar = rig.folder.path().join("text");
+        std::fs::write(&tar, text).unwrap();
+        let odd = ContainerConfig { image: Image::Rootfs(tar), ..config.clone() };
+        let (is, found) = said(inspect(&odd).await, "image");
+        assert!(is == State::Missing && found.ends_with("is no tar archive"), "{found}");
+        assert!(refusal(odd).await.contains("is no tar archive"));
+    }
     // One that its registry has, one whose registry is not there, and one whose registry says nothing.
     let registry = Registry::serve(&busybox().unwrap()).await;
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
