@@ -3,6 +3,7 @@
 
 mod calls;
 mod connections;
+mod copies;
 mod trust;
 
 use std::path::Path;
