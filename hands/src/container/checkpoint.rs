@@ -126,7 +126,7 @@ impl<'a> One<'a> {
             Err(Failed::None) => (format!("there is no checkpoint named {name}"), "name one that was made"),
             Err(Failed::Because(why)) => (
                 format!("the checkpoint {name} could not be {what} ({why})"),
-                "make room in /workspace and try again",
+                "see to that in /workspace and try again",
             ),
         };
         Err(HandError::Unavailable { why, remedy: remedy.into() })

@@ -32,6 +32,7 @@ async fn a_restore_that_fails_leaves_what_was_there_whole() {
     for _ in 0..2 {
         let said = checkpoints.restore(&handle, "one").await.unwrap_err().to_string();
         assert!(said.contains("could not be brought back") && said.contains("/workspace/m"), "{said}");
+        assert!(said.ends_with("see to that in /workspace and try again"), "{said}");
         assert_eq!(prints(&*hand, &handle, show).await, now);
     }
     let ours = fs::metadata(&lease.work).unwrap();
