@@ -10,6 +10,7 @@ mod chooser;
 mod compact;
 pub mod context;
 pub mod model;
+mod picture;
 mod pool;
 mod recall;
 mod route;

@@ -3,6 +3,7 @@
 
 mod chat;
 mod keys;
+mod lawful;
 mod messages;
 mod responses;
 mod scripted;

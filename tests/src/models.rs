@@ -5,6 +5,7 @@
 //! official Python SDK is the judge of the Messages half.
 
 mod chat;
+mod lawful;
 mod messages;
 mod prefix;
 mod responses;

@@ -6,9 +6,9 @@
 use serde_json::{Map, Value};
 
 use super::model::{
-    Block, Breakpoint, Image, Message, Opaque, Role, Seen, Thinking, ToolInput, ToolResult, ToolUse,
-    Transcript,
+    Block, Breakpoint, Message, Opaque, Role, Seen, Thinking, ToolInput, ToolResult, ToolUse, Transcript,
 };
+use super::picture;
 use crate::session::{Seq, State, Told, What};
 
 /// What a model is told of a log.
@@ -42,6 +42,8 @@ impl Default for Policy {
 
 /// The result of a call that has none yet.
 const NO_RESULT: &str = "[no result yet: the call is still open]";
+/// What a person said who said nothing.
+const NOTHING_SAID: &str = "[an empty message]";
 /// What stands before a summary.
 const SUMMARY: &str = "This conversation is older than what you see of it. A summary of what came before";
 
@@ -55,6 +57,7 @@ pub fn transcript(state: &State, policy: Policy, system: String) -> Transcript {
     }
     builder.close();
     let mut messages = builder.messages;
+    picture::fewer(&mut messages);
     mark(&mut messages);
     Transcript { system, messages }
 }
@@ -177,7 +180,11 @@ impl Builder {
             What::Said { content } => {
                 self.close();
                 self.ended = true;
-                self.put(Role::User, blocks(content));
+                let said = blocks(content);
+                let blank = |block: &Block| matches!(block, Block::Text(text) if text.trim().is_empty());
+                let nothing = said.iter().all(blank);
+                // It waits for an answer, and no provider takes it.
+                self.put(Role::User, if nothing { vec![Block::text(NOTHING_SAID)] } else { said });
             }
             What::Paused => self.ended = true,
             What::Answered { content } => {
@@ -279,18 +286,10 @@ fn seen(block: &Value) -> Option<Seen> {
     let text = |key: &str| block.get(key).and_then(Value::as_str);
     match text("type")? {
         "text" => Some(Seen::Text(text("text")?.to_owned())),
-        "image" => Some(Seen::Image(image(block)?)),
+        "image" => Some(picture::seen(block)),
         // A link, an embedded resource, a sound: as it stands.
         _ => Some(Seen::Text(block.to_string())),
     }
-}
-
-fn image(block: &Value) -> Option<Image> {
-    let text = |block: &Value, key: &str| block.get(key).and_then(Value::as_str).map(str::to_owned);
-    // MCP has it flat, the Messages API in a `source`.
-    let source = block.get("source").unwrap_or(block);
-    let media_type = text(source, "mimeType").or_else(|| text(source, "media_type"))?;
-    Some(Image { media_type, data: text(source, "data")? })
 }
 
 /// Content blocks, or a string, as blocks of a message.
@@ -312,7 +311,10 @@ fn of_object(block: &Value, object: &Map<String, Value>) -> Option<Block> {
             let text = object.get("text").and_then(Value::as_str)?;
             (!text.is_empty()).then(|| Block::text(text))
         }
-        Some("image") => Some(Block::Image(image(block)?)),
+        Some("image") => Some(match picture::seen(block) {
+            Seen::Image(image) => Block::Image(image),
+            Seen::Text(text) => Block::Text(text),
+        }),
         _ => Some(Block::Text(block.to_string())),
     }
 }

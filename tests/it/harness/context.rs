@@ -124,6 +124,41 @@ fn what_another_brain_did_is_told_with_its_results() {
     assert_eq!(told(&story)[5..], ["assistant: call sandbox__bash", "user: = late"]);
 }
 
+/// What stays in the log would be refused with every request to come.
+#[test]
+fn a_picture_that_no_provider_takes_is_told_of_and_of_many_the_latest_are_shown() {
+    const PNG: &str =
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==";
+    let picture =
+        |media_type: &str, data: &str| json!({"type": "image", "mimeType": media_type, "data": data});
+    let line = "[a picture of type image/bmp, 4 bytes, which the model cannot be shown]";
+    let mut story = Story::default();
+    let call = story.calling(1)[0];
+    story.settle_with(call, vec![picture("image/bmp", "Qk0AAA=="), picture("image/png", PNG)]);
+    let content = json!([picture("image/bmp", "Qk0AAA=="), picture("image/png", PNG)]);
+    story.put(Via::Cli, &Body::UserMessage { content });
+    let lines = told(&story);
+    assert_eq!(
+        lines[2..],
+        [format!("user: = {line} [image]"), format!("user: {line} | [image]")],
+        "a result and a message"
+    );
+    let content = json!(vec![picture("image/png", PNG); 19]);
+    story.put(Via::Cli, &Body::UserMessage { content });
+    let shown = |lines: &[String]| lines.iter().map(|line| line.matches("[image]").count()).sum::<usize>();
+    let lines = told(&story);
+    assert!(shown(&lines) == 11 && !lines[2].contains("[image]"), "{lines:?}");
+}
+
+#[test]
+fn an_empty_message_is_told_as_one() {
+    for content in [json!([]), json!(""), json!([{"type": "text", "text": " \n"}])] {
+        let mut story = Story::default();
+        story.put(Via::Mcp, &Body::UserMessage { content });
+        assert_eq!(told(&story), ["user: [an empty message]"]);
+    }
+}
+
 #[test]
 fn a_request_that_never_ended_hides_nothing() {
     let mut story = Story::default();

@@ -81,9 +81,13 @@ impl Story {
     }
 
     pub(super) fn settle(&mut self, call: EventId, text: &str) {
+        self.settle_with(call, vec![json!({"type": "text", "text": text})]);
+    }
+
+    pub(super) fn settle_with(&mut self, call: EventId, content: Vec<Value>) {
         let result = Body::ToolResult {
             tool_use_id: call,
-            content: vec![json!({"type": "text", "text": text})],
+            content,
             output: None,
             rest: Box::default(),
             is_error: false,

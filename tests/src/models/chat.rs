@@ -11,7 +11,7 @@ use gateway::harness::model::{
 use http::HeaderMap;
 use serde_json::{Value, json};
 
-use super::{Asked, Frame, Server, Way, Wire, bearer, pieces};
+use super::{Asked, Frame, Server, Way, Wire, bearer, lawful, pieces};
 
 pub(super) async fn answer(server: Server, headers: HeaderMap, body: Bytes) -> Response {
     super::answer::<Chat>(&Arc::clone(&server), "/v1/chat/completions", headers, &body)
@@ -27,6 +27,11 @@ impl Wire for Chat {
     fn parse(body: &Value) -> Result<Asked, String> {
         let said = list(&body["messages"]);
         answered(said)?;
+        let calls = said.iter().flat_map(|message| list(&message["tool_calls"]));
+        lawful::calls(calls.map(|call| (&call["function"]["name"], &call["id"])))?;
+        let parts = said.iter().flat_map(|message| list(&message["content"]));
+        let pictures = parts.filter(|part| part["type"] == "image_url");
+        pictures.into_iter().try_for_each(|part| lawful::url(&part["image_url"]["url"]))?;
         for tool in list(&body["tools"]) {
             sound(&tool["function"]["parameters"])?;
         }

@@ -12,7 +12,7 @@ use gateway::harness::model::{
 use http::HeaderMap;
 use serde_json::{Map, Value, json};
 
-use super::{Asked, Frame, KEY, Server, Way, Wire, bearer, pieces};
+use super::{Asked, Frame, KEY, Server, Way, Wire, bearer, lawful, pieces};
 
 /// The versions of the API: the one that our client speaks, and the one that the SDK of today does.
 const VERSIONS: [&str; 2] = ["2023-06-01", "2026-10-21"];
@@ -145,11 +145,43 @@ fn check(body: &Value) -> Result<(), String> {
                 return Err("cache_control cannot be set for thinking blocks".to_owned());
             }
         }
-        pairs(
-            number,
-            content,
-            messages.get(number + 1).map(|next| list(&next["content"])).unwrap_or_default(),
-        )?;
+        let next = messages.get(number + 1);
+        pairs(number, content, next.map(|next| list(&next["content"])).unwrap_or_default())?;
+        if message["role"] == "assistant" {
+            ends_well(content.last().unwrap_or(&Value::Null), next)?;
+        }
+        content.iter().try_for_each(failed)?;
+    }
+    let blocks = || messages.iter().flat_map(|message| list(&message["content"]));
+    lawful::calls(
+        blocks().filter(|block| block["type"] == "tool_use").map(|call| (&call["name"], &call["id"])),
+    )?;
+    let inner = blocks().flat_map(|block| list(&block["content"]));
+    let pictures = blocks().chain(inner).filter(|block| block["type"] == "image").map(image);
+    pictures.into_iter().try_for_each(|image| lawful::picture(&image.media_type, &image.data))
+}
+
+/// How a message of the model may end.
+fn ends_well(last: &Value, next: Option<&Value>) -> Result<(), String> {
+    let text = last["text"].as_str().unwrap_or_default();
+    if last["type"] == "thinking" || last["type"] == "redacted_thinking" {
+        return Err("The final block in an assistant message cannot be `thinking`.".to_owned());
+    }
+    if next.is_none() && text.trim_end() != text {
+        return Err("final assistant content cannot end with trailing whitespace".to_owned());
+    }
+    Ok(())
+}
+
+/// What a result that is an error may hold.
+fn failed(result: &Value) -> Result<(), String> {
+    let content = list(&result["content"]);
+    if result["is_error"] == true
+        && (content.is_empty() || content.iter().any(|piece| piece["type"] != "text"))
+    {
+        return Err(
+            "tool_result: all content must be type \"text\" if `is_error` is true, and some".to_owned()
+        );
     }
     Ok(())
 }

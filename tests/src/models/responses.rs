@@ -12,7 +12,7 @@ use http::HeaderMap;
 use serde_json::{Value, json};
 
 use super::chat::{arguments, kind, sound, text};
-use super::{Asked, Frame, Server, Way, Wire, bearer, pieces};
+use super::{Asked, Frame, Server, Way, Wire, bearer, lawful, pieces};
 
 pub(super) async fn answer(server: Server, headers: HeaderMap, body: Bytes) -> Response {
     super::answer::<Responses>(&Arc::clone(&server), "/v1/responses", headers, &body)
@@ -30,6 +30,7 @@ impl Wire for Responses {
             sound(&tool["parameters"])?;
         }
         let items = body["input"].as_array().map(Vec::as_slice).unwrap_or_default();
+        check(items)?;
         let mut messages: Vec<Message> = Vec::new();
         // What a thought has said is several items, and one message.
         let mut thought = Vec::new();
@@ -136,6 +137,29 @@ fn end(thought: &mut Vec<Block>, messages: &mut Vec<Message>) {
     if !thought.is_empty() {
         messages.push(Message::assistant(std::mem::take(thought)));
     }
+}
+
+/// What is refused in any list of items.
+fn check(items: &[Value]) -> Result<(), String> {
+    let calls = items.iter().filter(|item| item["type"] == "function_call");
+    lawful::calls(calls.map(|call| (&call["name"], &call["call_id"])))?;
+    for (place, item) in items.iter().enumerate() {
+        let next = items.get(place + 1).map(|next| (&next["type"], &next["role"]));
+        let follows = next.is_some_and(|(kind, role)| {
+            ["reasoning", "function_call"].iter().any(|known| kind == known) || role == "assistant"
+        });
+        if item["type"] == "reasoning" && !follows {
+            return Err(
+                "Item of type 'reasoning' was provided without its required following item.".to_owned()
+            );
+        }
+        for part in [&item["content"], &item["output"]].into_iter().filter_map(Value::as_array).flatten() {
+            if part["type"] == "input_image" {
+                lawful::url(&part["image_url"])?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn called(item: &Value) -> Result<ToolUse, String> {

@@ -20,6 +20,8 @@ use crate::hand::Variables;
 const VERSION: HeaderValue = HeaderValue::from_static("2023-06-01");
 /// Breakpoints of the transcript that are sent, beside the one behind tools and system text.
 const BREAKPOINTS_MAX: usize = 3;
+/// What is told of a failure without words, or with pictures.
+const FAILED: &str = "The tool failed.";
 /// Who understands the proofs of its thinking.
 const PROVIDER: &str = "anthropic";
 
@@ -142,11 +144,23 @@ fn value(block: &Block) -> Option<Value> {
             let mut value =
                 json!({"type": "tool_result", "tool_use_id": result.tool_use_id, "content": content});
             if result.is_error {
-                value["is_error"] = Value::Bool(true);
+                failed(&mut value);
             }
             value
         }
     })
+}
+
+/// Of what failed, the API takes text alone, and wants some.
+fn failed(value: &mut Value) {
+    let Some(content) = value["content"].as_array_mut() else { return };
+    let only_text = content.iter().all(|piece| piece["type"] == "text");
+    if content.is_empty() || !only_text {
+        content.insert(0, json!({"type": "text", "text": FAILED}));
+    }
+    if only_text {
+        value["is_error"] = Value::Bool(true);
+    }
 }
 
 fn seen(seen: &Seen) -> Option<Value> {
@@ -165,8 +179,12 @@ fn image(image: &Image) -> Value {
 fn thinking(thinking: &Thinking) -> Option<Value> {
     let proof = thinking.opaque.as_ref().filter(|opaque| opaque.provider == PROVIDER)?;
     let mut block: Map<String, Value> = proof.value.as_object()?.clone();
-    if block.get("type").is_some_and(|kind| kind == "thinking") {
-        block.insert("thinking".to_owned(), thinking.text.as_str().into());
+    match block.get("type")?.as_str()? {
+        "thinking" => {
+            block.insert("thinking".to_owned(), thinking.text.as_str().into());
+        }
+        "redacted_thinking" => {}
+        _ => return None,
     }
     Some(Value::Object(block))
 }

@@ -64,7 +64,7 @@ pub(super) fn body(request: &Request<'_>, home: Home) -> Value {
 fn user(turn: &Turn<'_>, messages: &mut Vec<Value>) {
     let mut parts = Vec::new();
     for said in &turn.blocks {
-        match said.block {
+        match &*said.block {
             Block::Text(text) => parts.push(json!({"type": "text", "text": text})),
             Block::Image(image) => parts.push(json!({"type": "image_url", "image_url": {"url": url(image)}})),
             Block::ToolResult(result) => {
@@ -90,7 +90,7 @@ fn user(turn: &Turn<'_>, messages: &mut Vec<Value>) {
 fn assistant(turn: &Turn<'_>) -> Option<Value> {
     let (mut texts, mut calls) = (Vec::new(), Vec::new());
     for said in &turn.blocks {
-        match said.block {
+        match &*said.block {
             Block::Text(text) => texts.push(text.as_str()),
             Block::ToolUse(call) => {
                 let arguments = Value::Object(call.input.to_object()).to_string();

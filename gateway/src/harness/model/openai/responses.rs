@@ -16,7 +16,7 @@ pub(super) fn body(request: &Request<'_>) -> Value {
     let mut input = Vec::new();
     for turn in turns(transcript) {
         for said in &turn.blocks {
-            item(turn.role, said.block, &mut input);
+            item(turn.role, &said.block, &mut input);
         }
     }
     let mut body = json!({
@@ -60,7 +60,9 @@ fn item(role: Role, block: &Block, input: &mut Vec<Value>) {
             said("user", json!({"type": "input_image", "image_url": url(image)}), input);
         }
         (_, Block::Thinking(thinking)) => {
-            let own = thinking.opaque.as_ref().filter(|opaque| opaque.provider == PROVIDER);
+            let is_own =
+                |opaque: &&Opaque| opaque.provider == PROVIDER && opaque.value["type"] == "reasoning";
+            let own = thinking.opaque.as_ref().filter(is_own);
             input.extend(own.map(|opaque| opaque.value.clone()));
         }
         (_, Block::ToolUse(call)) => {
