@@ -15,6 +15,7 @@ mod run;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 pub use answer::{Answer, Replayed};
 use hands::Tool;
@@ -33,6 +34,11 @@ use crate::leases::Leases;
 use crate::registry::Registered;
 use crate::session::{By, CallKey, EventId, EventLog, Held, LogError, SessionError, SessionId, Sessions};
 use room::Room;
+
+/// How often a call of the loop is tried again that the principal's other calls leave no room for.
+pub const ROOM_POLL: Duration = Duration::from_millis(250);
+/// How long it waits for room.
+pub const ROOM_MAX: Duration = Duration::from_mins(5);
 
 /// What a brain asks for.
 #[derive(Clone)]

@@ -321,12 +321,12 @@ impl Sessions {
         self.log.follow(session.id, after)
     }
 
-    /// Makes a session read-only. Not while a call of it is open: its outcome could not be written.
-    pub async fn archive(&self, session: &SessionInfo, by: &By) -> Result<SessionInfo, SessionError> {
+    /// Makes a session read-only, on that condition. Not while a call of it is open: its outcome could not be written.
+    pub async fn archive(&self, session: &SessionInfo, by: &By, at: At) -> Result<SessionInfo, SessionError> {
         let id = session.id;
         let status = SessionStatus::Archived.as_str().to_owned();
         let event = NewEvent::of(by.clone(), &Body::SessionUpdated { status, model: None });
-        let archival = Arc::new(self.log.batch(id, At::End, &[event])?);
+        let archival = Arc::new(self.log.batch(id, at, &[event])?);
         let (signals, owner) = (Arc::clone(self.database.signals()), session.principal.clone());
         let dialect = self.database.dialect();
         let list = list_topic(&owner);

@@ -6,6 +6,7 @@ mod brains;
 mod caching;
 mod context;
 mod crash;
+mod faults;
 mod interrupt;
 mod kills;
 mod rig;

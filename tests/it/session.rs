@@ -104,7 +104,7 @@ async fn a_name_is_taken_once(store: &Store) -> Result<()> {
     let made = store.sessions.create(&owner(), Some(&name), &by()).await?;
     let again = store.sessions.create(&owner(), Some(&name), &by()).await;
     ensure!(matches!(&again, Err(SessionError::NameTaken(taken)) if *taken == name), "{again:?}");
-    store.sessions.archive(&made, &by()).await?;
+    store.sessions.archive(&made, &by(), At::End).await?;
     ensure!(matches!(
         store.sessions.create(&owner(), Some(&name), &by()).await,
         Err(SessionError::NameTaken(_))
@@ -132,7 +132,7 @@ async fn listing_is_newest_first_and_pages(store: &Store) -> Result<()> {
     }
     ensure!(seen == made);
     let found = store.sessions.find(&owner(), &SessionRef::Id(made[2])).await?;
-    store.sessions.archive(&found, &by()).await?;
+    store.sessions.archive(&found, &by(), At::End).await?;
     let only = |status| Listing { status: Some(status), ..Listing::default() };
     let (archived, _) = store.sessions.list(&owner(), &only(SessionStatus::Archived)).await?;
     ensure!(archived.iter().map(|session| session.id).eq([made[2]]));
@@ -168,14 +168,15 @@ async fn nothing_ends_while_a_call_runs(store: &Store) -> Result<()> {
     let session = store.session().await?;
     let call = used();
     store.log.append(session.id, At::End, &[call.clone(), started(call.id)]).await?;
-    for refused in
-        [store.sessions.archive(&session, &by()).await.map(|_| ()), store.sessions.delete(&session).await]
-    {
+    for refused in [
+        store.sessions.archive(&session, &by(), At::End).await.map(|_| ()),
+        store.sessions.delete(&session).await,
+    ] {
         ensure!(matches!(refused, Err(SessionError::Running)), "{refused:?}");
     }
     let end = store.log.append(session.id, At::End, &[ended(call.id)]).await?;
     ensure!(end == Seq(4), "what was refused left nothing");
-    store.sessions.archive(&session, &by()).await?;
+    store.sessions.archive(&session, &by(), At::End).await?;
     store.sessions.delete(&session).await?;
     Ok(())
 }

@@ -7,16 +7,17 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use hands::{Call, Ending, HandError, Outcome};
 use jiff::SignedDuration;
+use tokio::time::Instant;
 
 use super::line::HandsEnd;
 use super::permission::{Cleared, USED_UP, evaluated, permitted};
 use super::record::{Ended, may_pass};
 use super::relay::context;
-use super::{Answer, CallError, Inner, Running};
+use super::{Answer, Ask, CallError, Inner, ROOM_MAX, ROOM_POLL, Running};
 use crate::clock;
 use crate::error;
 use crate::hand::{Logged, Permission};
-use crate::leases::InUse;
+use crate::leases::{InUse, LeaseError};
 use crate::registry::Registered;
 use crate::session::{At, Body, CallKey, CallOutcome, EventId, HandRef, LogError, NewEvent, Yes};
 
@@ -162,7 +163,7 @@ impl Inner {
         for _ in 0..START_TRIES {
             let progress = Arc::new(HandsEnd(running.line.clone()));
             let acquired = tokio::select! {
-                acquired = self.leases.acquire(ask.session, &ask.principal, &ask.hand, progress) => acquired,
+                acquired = self.acquire(ask, progress) => acquired,
                 () = running.line.cancel.cancelled() => return self.given_up(running, tool_use_id).await,
             };
             let in_use = match acquired {
@@ -183,6 +184,19 @@ impl Inner {
         }
         let outcome = Outcome::error("The hand is being taken over again and again. The call did not run.");
         self.refuse(running, tool_use_id, outcome).await
+    }
+
+    /// An instance of the hand. The loop waits for room among the principal's others; a client is told at once, and asks
+    /// again.
+    async fn acquire(&self, ask: &Ask, progress: Arc<HandsEnd>) -> Result<InUse, LeaseError> {
+        let start = Instant::now();
+        loop {
+            match self.leases.acquire(ask.session, &ask.principal, &ask.hand, progress.clone()).await {
+                Err(LeaseError::TooMany { .. }) if ask.turn.is_some() && start.elapsed() < ROOM_MAX => {}
+                acquired => return acquired,
+            }
+            tokio::time::sleep(ROOM_POLL).await;
+        }
     }
 
     /// Lets go of a hand that was taken over, so that another can be had. A session that was taken over is another's.

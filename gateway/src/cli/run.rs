@@ -101,6 +101,11 @@ struct Shown {
     streamed: String,
     /// Why the loop rests.
     rests: Option<Value>,
+    /// What came of asking.
+    answer: Answer,
+    /// Why the last answer ended.
+    stop: String,
+    kept: Kept,
     /// The last error.
     error: Option<String>,
     /// The session's id.
@@ -124,6 +129,12 @@ impl Shown {
         }
         if let Some(text) = line["output"].as_str() {
             return self.piece(text, Open::Output);
+        }
+        let waits = &line["waits"];
+        if let (Some(until), Some(why)) = (waits["until"].as_str(), waits["why"].as_str()) {
+            return self.whole(&format!(
+                "! {why}: the model is asked again at {until}; `manyhands wake` asks at once, and so does another --model"
+            ));
         }
         let event = &line["event"];
         match event["type"].as_str().unwrap_or_default() {
@@ -181,18 +192,35 @@ impl Shown {
         }
         match event["type"].as_str().unwrap_or_default() {
             "session.status_idle" => self.rests = Some(event["stop_reason"].clone()),
+            "session.updated" if event["status"] == "archived" => self.kept = Kept::Archived,
+            "span.model_request_start" if event["purpose"].is_null() => self.answer = Answer::Nothing,
+            "span.model_request_end" => event["stop"].as_str().unwrap_or_default().clone_into(&mut self.stop),
+            "agent.message" => self.answer = Answer::Something,
             "session.error" => self.error = event["error"]["message"].as_str().map(str::to_owned),
             _ => {}
         }
     }
 
+    /// On the error output, so that who reads the answer reads an empty one.
+    fn said_nothing(&self) -> io::Result<()> {
+        let note = match self.answer {
+            Answer::Something => return Ok(()),
+            Answer::Nothing => "the model said nothing",
+            Answer::NotAsked => "there is nothing to go on with: all that was said is answered",
+        };
+        writeln!(io::stderr(), "manyhands: {note}")
+    }
+
     fn end(mut self) -> anyhow::Result<()> {
         self.close()?;
-        let Some(reason) = self.rests else {
+        let Some(reason) = self.rests.take() else {
+            if self.kept == Kept::Archived {
+                bail!("the session was archived: nothing goes on in it")
+            }
             bail!("the gateway ended before the turn did: `manyhands wake` goes on with it")
         };
         match reason["type"].as_str().unwrap_or_default() {
-            "end_turn" => Ok(()),
+            "end_turn" => Ok(self.said_nothing()?),
             "requires_action" => {
                 for call in reason["event_ids"].as_array().into_iter().flatten().filter_map(Value::as_str) {
                     let session = &self.session;
@@ -203,6 +231,10 @@ impl Shown {
                 Ok(())
             }
             "interrupted" => bail!("somebody stopped it"),
+            "max_tokens" if self.stop == "context_full" => bail!(
+                "the answer was cut short, for the model's context window is full: what came before is summarized once you \
+                 say something"
+            ),
             "max_tokens" => bail!("the answer was cut short at its largest size (brain.max_tokens)"),
             "refusal" => bail!("the model will not answer this"),
             "budget_exhausted" => {
@@ -212,6 +244,23 @@ impl Shown {
             _ => bail!("the model could not be had: {}", self.error.unwrap_or_default()),
         }
     }
+}
+
+/// What the model that was asked last has said.
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Answer {
+    #[default]
+    NotAsked,
+    Nothing,
+    Something,
+}
+
+/// Whether the session can still be written to.
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Kept {
+    #[default]
+    Active,
+    Archived,
 }
 
 struct Ms(u64);

@@ -7,7 +7,7 @@ use super::context::{self, wants_compaction};
 use super::model::{Again, Block, ModelError, Request, Stop, Thought, ToolInput, ToolUse, Usage};
 use super::route::Route;
 use super::voice::Speaker;
-use super::waker::{Waker, result, text_block};
+use super::waker::{LOOK_EVERY, Waker, result, text_block};
 use super::{Brain, NoBrain, WakeError};
 use crate::clock;
 use crate::session::{
@@ -78,18 +78,16 @@ impl Waker<'_> {
         Ok(())
     }
 
-    /// Waits as long as the last failure asks for. False: something happened meanwhile, look again.
+    /// Waits as long as the last failure asks for. False: look again, something may have happened meanwhile that ends the
+    /// wait, such as another model's being wanted.
     async fn waited_for_its_turn(&self) -> Result<bool, WakeError> {
         let Some(again_at) = self.state.failures.again_at else { return Ok(true) };
         let pause = again_at.duration_since(clock::now());
         if pause <= SignedDuration::ZERO {
             return Ok(true);
         }
-        tokio::select! {
-            () = tokio::time::sleep(pause.unsigned_abs()) => Ok(true),
-            stopped = self.stopped() => stopped.map(|()| false),
-            () = self.cancel.cancelled() => Ok(false),
-        }
+        self.changed(pause.unsigned_abs().min(LOOK_EVERY)).await?;
+        Ok(false)
     }
 
     /// Says that a model is asked, and where that stands. None: the log has moved on, and the model would not be told of it.
@@ -119,9 +117,11 @@ impl Waker<'_> {
                     events.push(self.event(&Body::AgentMessage { content }));
                 }
                 Block::Thinking(thinking) => {
+                    // It proves the whole text only.
+                    let opaque = thinking.opaque.filter(|_| thinking.text.len() <= SAID_BYTES_MAX);
                     let shown = (!thinking.text.is_empty()).then(|| vec![text_block(&cut(thinking.text))]);
                     let mut event = self.event(&Body::AgentThinking { content: shown.map(Value::Array) });
-                    let private = thinking.opaque.and_then(|opaque| serde_json::to_value(opaque).ok());
+                    let private = opaque.and_then(|opaque| serde_json::to_value(opaque).ok());
                     event.private = private.map(Private);
                     events.push(event);
                 }

@@ -1,7 +1,6 @@
 //! Which hand a call goes to, and how it gets there: through the room of calls, which is the only way.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::future::join_all;
 use hands::{Effects, Tool};
@@ -11,7 +10,7 @@ use super::model::ToolDefinition;
 use super::voice::Said;
 use super::waker::Waker;
 use super::{Harness, WakeError, recall};
-use crate::calls::{Ask, CallError, News, Ticket, Turn, evaluated};
+use crate::calls::{Ask, CallError, News, ROOM_MAX, ROOM_POLL, Ticket, Turn, evaluated};
 use crate::error;
 use crate::registry::Registered;
 use crate::session::{AskedCall, By, CallOutcome, HandRef, LogError, Permission, SessionError, Via};
@@ -20,11 +19,6 @@ use crate::session::{AskedCall, By, CallOutcome, HandRef, LogError, Permission, 
 const PARALLEL_MAX: usize = 8;
 /// Most tools that a model is told of.
 const TOOLS_MAX: usize = 512;
-/// How often a call is tried again that the principal's other calls leave no room for.
-const ROOM_POLL: Duration = Duration::from_millis(250);
-/// How long it waits for room.
-const ROOM_MAX: Duration = Duration::from_mins(5);
-
 /// Where a call goes.
 pub(super) enum Route {
     /// To a hand.

@@ -60,7 +60,9 @@ pub fn next<'a>(state: &'a State, runners: &Runners) -> Step<'a> {
         return Step::Settle(gone);
     }
     let interrupted = state.is_interrupted();
-    let refused = which(&|call| call.started.is_none() && (interrupted || call.is_denied()));
+    // What a refused answer asks for is part of what is refused.
+    let left = interrupted || state.stop == Some(ModelStop::Refusal);
+    let refused = which(&|call| call.started.is_none() && (left || call.is_denied()));
     if !refused.is_empty() {
         return Step::Refuse(refused);
     }

@@ -14,12 +14,14 @@ use crate::session::{
 };
 
 /// How often a waker that waits looks for itself.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The outcome of a call whose waker is gone.
 const UNKNOWN: &str = "The process that ran this call is gone. The call was started, and nobody can tell whether it had \
      its effect: it was not run again. Look before you repeat it.";
 /// The outcome of a call that a person did not want any more.
 const STOPPED: &str = "A person stopped you before this call began. The call did not run.";
+/// The outcome of a call whose answer was refused.
+const REFUSED: &str = "The model, or its provider, ended this answer with a refusal. The call did not run.";
 /// The outcome of a call that was not allowed.
 const DENIED: &str = "This call was not allowed, and did not run";
 
@@ -128,7 +130,10 @@ impl<'a> Waker<'a> {
     async fn refuse(&self, calls: &[&AskedCall]) -> Result<(), WakeError> {
         for call in calls {
             match (call.is_denied(), &call.deny_message) {
-                (false, _) => self.outcome(call.id, CallOutcome::Cancelled, STOPPED).await?,
+                (false, _) if self.state.is_interrupted() => {
+                    self.outcome(call.id, CallOutcome::Cancelled, STOPPED).await?;
+                }
+                (false, _) => self.outcome(call.id, CallOutcome::Denied, REFUSED).await?,
                 (true, None) => self.outcome(call.id, CallOutcome::Denied, &format!("{DENIED}.")).await?,
                 (true, Some(why)) => {
                     self.outcome(call.id, CallOutcome::Denied, &format!("{DENIED}: {why}")).await?;
@@ -178,7 +183,7 @@ impl<'a> Waker<'a> {
     }
 
     /// Waits until the log grows, at most so long.
-    async fn changed(&self, most: Duration) -> Result<(), WakeError> {
+    pub(super) async fn changed(&self, most: Duration) -> Result<(), WakeError> {
         let mut changes = self.changes.lock().await;
         tokio::select! {
             changed = changes.next() => changed.map(drop).map_err(WakeError::from),

@@ -16,7 +16,7 @@ pub use apply::TOO_LONG;
 pub use told::{Told, What};
 
 /// The form of a kept [`State`]. One of another form is built anew.
-pub const STATE_FORMAT: i64 = 2;
+pub const STATE_FORMAT: i64 = 3;
 
 /// A session as its log tells it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -143,6 +143,8 @@ pub struct Failures {
     pub count: u32,
     /// Not before this is the next one.
     pub again_at: Option<Timestamp>,
+    /// Why the last one failed, when there is a next one.
+    pub why: Option<String>,
 }
 
 /// What was spent since a person last said something.
@@ -193,6 +195,14 @@ impl State {
         self.news > self.answered || self.stop == Some(ModelStop::Pause)
     }
 
+    /// Until when the loop waits before it asks a model again, and why, if that is what it does.
+    pub fn waits(&self, now: Timestamp) -> Option<(Timestamp, &str)> {
+        let asks = self.calls.is_empty() && self.wants_answer();
+        let rests = self.has_given_up() || self.is_interrupted() || self.is_resting();
+        let until = self.failures.again_at.filter(|until| *until > now)?;
+        (asks && !rests).then(|| (until, self.failures.why.as_deref().unwrap_or_default()))
+    }
+
     /// Whether a person stopped the loop, and it has not said yet that it rests: what they say meanwhile is what it goes
     /// on with, and allows nothing that they stopped. What has never worked is stopped until a person says something.
     pub fn is_interrupted(&self) -> bool {
@@ -206,6 +216,11 @@ impl State {
             Status::New => !self.calls.is_empty() || self.wants_answer(),
             _ => !self.calls.is_empty() || !self.is_resting(),
         }
+    }
+
+    /// Whether the loop has begun to work and has yet to say that it rests.
+    pub fn is_at_work(&self) -> bool {
+        self.status != Status::New && self.can_be_stopped()
     }
 
     /// Whether the loop said that it has nothing to do, and nobody has said anything since.

@@ -114,6 +114,8 @@ pub(super) struct Setup<'a> {
     pub(super) chooser: Chooser,
     /// How long each call takes.
     pub(super) pause: Duration,
+    /// Most instances that a principal may have.
+    pub(super) instances: usize,
     /// What its log is wrapped in.
     pub(super) wrap: fn(Arc<dyn EventLog>) -> Arc<dyn EventLog>,
 }
@@ -122,11 +124,12 @@ impl<'a> Setup<'a> {
     pub(super) fn on(database: &'a Database, home: &'a str, folder: &'a Path) -> Self {
         let manner = Manner { backoff: quick(), ..Manner::default() };
         let chooser = chooser(scripted(), |_| None);
-        Self { database, home, folder, manner, chooser, pause: Duration::ZERO, wrap: |log| log }
+        let (pause, instances) = (Duration::ZERO, 1_000);
+        Self { database, home, folder, manner, chooser, pause, instances, wrap: |log| log }
     }
 
     pub(super) async fn make(self) -> Result<Process> {
-        let Self { database, home, folder, manner, chooser, pause, wrap } = self;
+        let Self { database, home, folder, manner, chooser, pause, instances, wrap } = self;
         let me = Me::new(home);
         let limits = SessionLimits { sessions: 10_000, stored_bytes: 1 << 30 };
         let sessions = Arc::new(Sessions::new(database.clone(), me.id().0, limits));
@@ -139,7 +142,7 @@ impl<'a> Setup<'a> {
         let log: Arc<dyn EventLog> = faulty.clone();
         let work = folder.join("work");
         let leases =
-            Leases::new(database.clone(), log.clone(), Arc::new(nodes), registry.clone(), work, 1_000);
+            Leases::new(database.clone(), log.clone(), Arc::new(nodes), registry.clone(), work, instances);
         let (leases, hurry) = (Arc::new(leases), CancellationToken::new());
         let calls = Calls::new(sessions.clone(), log.clone(), leases.clone(), 1_000, hurry.clone());
         let harness =

@@ -173,7 +173,7 @@ async fn the_first_refusal_is_told(store: &Store) -> Result<()> {
     ensure_refused(&refused, |error| matches!(error, LogError::Settled))?;
     let refused = store.log.append(id, At::End, &[said("before"), lost]).await;
     ensure_refused(&refused, |error| matches!(error, LogError::InstanceGone))?;
-    store.sessions.archive(&session, &by()).await?;
+    store.sessions.archive(&session, &by(), At::End).await?;
     let refused = store.log.append(id, unheld(), &all).await;
     ensure_refused(&refused, |error| matches!(error, LogError::Archived))?;
     ensure!(store.all(id).await?.len() == 4, "what was refused left nothing");
@@ -228,7 +228,7 @@ async fn an_unknown_session_is_none(store: &Store) -> Result<()> {
 
 async fn an_archived_session_is_read_only(store: &Store) -> Result<()> {
     let session = store.session().await?;
-    let archived = store.sessions.archive(&session, &by()).await?;
+    let archived = store.sessions.archive(&session, &by(), At::End).await?;
     ensure!(archived.status == SessionStatus::Archived && archived.last_seq == Seq(2));
     for at in super::every_at(2) {
         let refused = store.log.append(session.id, at, &[said("too late")]).await;

@@ -111,7 +111,7 @@ async fn changes_tell_of_appends_and_of_the_list(store: &Store) -> Result<()> {
     let wanted: SessionRef = "made".parse()?;
     let made = store.sessions.open(&owner(), &wanted, &by()).await?;
     ensure!(next_of(&mut changes, Change::List).await?);
-    store.sessions.archive(&made, &by()).await?;
+    store.sessions.archive(&made, &by(), At::End).await?;
     ensure!(next_of(&mut changes, Change::List).await?);
     store.sessions.delete(&watched).await?;
     let both = BTreeSet::from([

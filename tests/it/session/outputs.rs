@@ -75,7 +75,7 @@ async fn an_output_has_a_limit(store: &Store) -> Result<()> {
 
 async fn an_archived_or_unknown_session_stores_nothing(store: &Store) -> Result<()> {
     let session = store.session().await?;
-    store.sessions.archive(&session, &by()).await?;
+    store.sessions.archive(&session, &by(), At::End).await?;
     for id in [session.id, SessionId::new()] {
         let refused = store.sessions.outputs().store(id, b"x").await;
         ensure!(matches!(refused, Err(OutputError::NoSession)), "{refused:?}");

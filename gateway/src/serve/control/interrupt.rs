@@ -11,9 +11,11 @@ use serde_json::{Value, json};
 
 use super::Refusal;
 use super::session::{Whose, find, name};
+use crate::harness::wake;
 use crate::serve::Gateway;
 use crate::session::{
-    At, Body, By, NewEvent, Seq, SessionInfo, State as SessionState, Status, StopReason, Via,
+    At, Body, By, EventLog as _, NewEvent, Seq, SessionError, SessionInfo, State as SessionState, Status,
+    StopReason, Via,
 };
 
 /// How long it is waited for the loop's word that it rests. A call that ignores everything is ended after five seconds.
@@ -66,6 +68,29 @@ pub(super) async fn interrupt(
     };
     let note = came.note(text.as_deref(), &gateway, &session);
     Ok(Json(json!({"session": session.id, "seq": last, "came": came, "note": note})))
+}
+
+/// Has the loop rest before the session is archived, so that its log has an end.
+pub(super) async fn settle(gateway: &Gateway, session: &SessionInfo, by: &By) -> Result<(), Refusal> {
+    if !gateway.sessions.state(session.id).await?.is_at_work() {
+        return Ok(());
+    }
+    let stop = NewEvent::of(by.clone(), &Body::UserInterrupt {});
+    // Who stores as much as they may can still archive.
+    let last =
+        gateway.sessions.log().append(session.id, At::End, &[stop]).await.map_err(SessionError::from)?;
+    if !gateway.works() {
+        // Nobody else may be there to do it. If somebody is, that one does.
+        let _ = wake(&gateway.harness, session.id, gateway.closing.clone()).await;
+    }
+    let rests = |state: SessionState| !state.is_at_work();
+    if rests(gateway.sessions.state(session.id).await?) || self::rests(gateway, session, last).await {
+        return Ok(());
+    }
+    Err(Refusal::invalid(format!(
+        "the built-in brain works in session {0} and does not rest yet: try again, or look at `manyhands session show {0}`",
+        name(session)
+    )))
 }
 
 fn why_not(state: &SessionState) -> String {

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::Refusal;
 use super::session::find;
 use crate::access::Principal;
+use crate::clock;
 use crate::error;
 use crate::harness::{Piece, Said};
 use crate::serve::Gateway;
@@ -97,6 +98,8 @@ async fn say(gateway: &Gateway, info: &SessionInfo, events: &[NewEvent]) -> Resu
     let voice = gateway.harness.voices().listen(info.id);
     let said = gateway.sessions.append(info, At::End, events).await?;
     let first = Seq(said.0 - i64::try_from(events.len()).unwrap_or_default());
+    let state = gateway.sessions.state(info.id).await?;
+    let waits = state.waits(clock::now()).map(|(until, why)| json!({"waits": {"until": until, "why": why}}));
     let follow = Box::pin(gateway.sessions.follow(info, first));
     let hearing = Hearing {
         voice: Some(voice),
@@ -108,10 +111,11 @@ async fn say(gateway: &Gateway, info: &SessionInfo, events: &[NewEvent]) -> Resu
         done: false,
         closing: gateway.closing.clone(),
     };
-    let lines = stream::unfold(hearing, |mut hearing| async move {
+    let heard = stream::unfold(hearing, |mut hearing| async move {
         let line = hearing.next().await?;
-        Some((Ok::<_, Infallible>(format!("{line}\n")), hearing))
+        Some((line, hearing))
     });
+    let lines = stream::iter(waits).chain(heard).map(|line| Ok::<_, Infallible>(format!("{line}\n")));
     Ok(Body::from_stream(lines).into_response())
 }
 
@@ -170,6 +174,8 @@ impl Hearing {
         let interrupted = event.fields.get("stop_reason").is_some_and(|why| why["type"] == "interrupted");
         match event.kind() {
             "session.status_idle" => self.stopped || !interrupted,
+            // Nothing comes any more.
+            "session.updated" => event.fields.get("status").is_some_and(|status| status == "archived"),
             kind => kind == "session.status_terminated",
         }
     }

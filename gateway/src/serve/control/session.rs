@@ -16,14 +16,17 @@ use tokio::time::timeout;
 
 use super::Refusal;
 use crate::access::Principal;
+use crate::clock;
 use crate::error;
 use crate::serve::Gateway;
 use crate::session::{
-    By, LIST_MAX, Listing, Seq, SessionError, SessionInfo, SessionName, SessionRef, Slice, Via,
+    At, By, LIST_MAX, Listing, LogError, Seq, SessionError, SessionInfo, SessionName, SessionRef, Slice, Via,
 };
 
 /// How long whoever deletes a session waits for what its hands keep elsewhere to be removed.
 const REMOVING: Duration = Duration::from_secs(5);
+/// How often it is tried to archive a session that changes meanwhile.
+const ARCHIVE_TRIES: usize = 5;
 
 pub(super) fn router() -> Router<Arc<Gateway>> {
     Router::new()
@@ -127,6 +130,7 @@ async fn standing(gateway: &Gateway, info: &SessionInfo) -> Result<Option<Value>
         "open_calls": calls.collect::<Vec<_>>(),
         "failures": state.failures.count,
         "error": state.error,
+        "waits": state.waits(clock::now()).map(|(until, why)| json!({"until": until, "why": why})),
         "requests": state.spent.requests,
         "usage": state.spent.usage,
         "usage_ever": state.usage,
@@ -187,9 +191,27 @@ async fn archive(
     let principal = whose.principal();
     let info = find(&gateway, &session, principal.clone()).await?;
     let by = By { principal: principal.to_string(), client: None, via: Via::Cli };
-    gateway.leases.release_session(info.id).await?;
-    gateway.sessions.archive(&info, &by).await?;
-    Ok(Json(json!({"id": info.id, "status": "archived"})))
+    for _ in 0..ARCHIVE_TRIES {
+        super::interrupt::settle(&gateway, &info, &by).await?;
+        gateway.leases.release_session(info.id).await?;
+        let state = gateway.sessions.state(info.id).await?;
+        if state.is_at_work() {
+            continue;
+        }
+        // The loop may begin again at any moment: then its log would have no end.
+        match gateway.sessions.archive(&info, &by, At::After(state.seq)).await {
+            Err(SessionError::Log(LogError::Conflict)) => {}
+            archived => {
+                return archived
+                    .map(|_| Json(json!({"id": info.id, "status": "archived"})))
+                    .map_err(Refusal::from);
+            }
+        }
+    }
+    Err(Refusal::invalid(format!(
+        "session {} changes again and again: end what works in it, then try again",
+        name(&info)
+    )))
 }
 
 async fn delete(

@@ -12,7 +12,13 @@ impl State {
         let Some(body) = event.known() else { return };
         let seq = event.seq;
         match body {
-            Body::SessionUpdated { model, .. } => self.model = model.or(self.model.take()),
+            Body::SessionUpdated { model: Some(model), .. } => {
+                if self.model.as_ref() != Some(&model) {
+                    // What one provider asks to wait is nothing to another.
+                    self.failures = Failures::default();
+                }
+                self.model = Some(model);
+            }
             Body::UserMessage { content } => {
                 self.news = seq;
                 self.person_spoke(event);
@@ -81,7 +87,7 @@ impl State {
                 self.too_long |= error.kind == TOO_LONG;
                 self.error = Some(error.message);
                 match retry_status {
-                    RetryStatus::Retrying { after_ms } => self.retry(event, after_ms),
+                    RetryStatus::Retrying { after_ms } => self.retry(event, after_ms, self.error.clone()),
                     RetryStatus::Exhausted | RetryStatus::Terminal => self.gave_up = seq,
                 }
             }
@@ -89,6 +95,7 @@ impl State {
             Body::StatusRescheduled {} => {
                 if event.by.via == Via::Cli {
                     self.person_spoke(event);
+                    self.failures = Failures::default();
                 }
                 self.now_is(seq, Status::Rescheduled);
             }
@@ -109,17 +116,17 @@ impl State {
         }
     }
 
-    fn retry(&mut self, event: &Event, after_ms: u64) {
+    fn retry(&mut self, event: &Event, after_ms: u64, why: Option<String>) {
         let pause = SignedDuration::from_millis(i64::try_from(after_ms).unwrap_or(i64::MAX));
         let again_at = event.at.saturating_add(pause).ok();
-        self.failures = Failures { count: self.failures.count + 1, again_at };
+        self.failures = Failures { count: self.failures.count + 1, again_at, why };
     }
 
-    /// What was spent and what failed is measured from here on.
+    /// What was spent and what failed is measured from here on. What a provider asked to wait it asks still.
     fn person_spoke(&mut self, event: &Event) {
         self.said = event.seq;
         self.spent = Spent { since: Some(event.at), ..Spent::default() };
-        self.failures = Failures::default();
+        self.failures.count = 0;
         self.error = None;
     }
 
@@ -144,7 +151,10 @@ impl State {
     fn ended(&mut self, id: EventId, result: Told) {
         if let Some(place) = self.calls.iter().position(|call| call.id == id) {
             self.calls.remove(place);
-            self.news = result.seq;
+            // A refused answer rests, whatever it asked for.
+            if self.stop != Some(ModelStop::Refusal) {
+                self.news = result.seq;
+            }
             self.told.push(result);
         } else if let Some(place) = self.others.iter().position(|call| call.id == id) {
             let OthersCall { id, name, input } = self.others.remove(place);
