@@ -201,3 +201,45 @@ async fn heard(voice: &mut Option<broadcast::Receiver<Piece>>) -> Option<Piece> 
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+    use crate::session::{EventId, SessionId};
+
+    fn event(seq: i64, body: &EventBody) -> Event {
+        let by = By { principal: Principal::owner().to_string(), client: None, via: Via::Cli };
+        let NewEvent { by, fields, .. } = NewEvent::of(by, body);
+        let (id, session) = (EventId::new(), SessionId::new());
+        Event { id, seq: Seq(seq), session, at: clock::now(), by, fields, private: None }
+    }
+
+    /// Who follows a turn has nothing to wait for in an archived session, whoever archived it, and wherever the loop was.
+    #[tokio::test]
+    async fn a_turn_ends_with_its_session() {
+        let model = Some("scripted/other".to_owned());
+        let updated = |status: &str, model| EventBody::SessionUpdated { status: status.to_owned(), model };
+        let events = [
+            event(1, &updated("active", None)),
+            event(2, &EventBody::StatusRunning {}),
+            event(3, &updated("active", model)),
+            event(4, &updated("archived", None)),
+        ];
+        let mut hearing = Hearing {
+            voice: None,
+            waiting: None,
+            follow: Box::pin(stream::iter(events.map(Ok)).chain(stream::pending())),
+            said: Seq(1),
+            stopped: false,
+            shown: Seq(0),
+            done: false,
+            closing: CancellationToken::new(),
+        };
+        for seq in 1..=4 {
+            let line = hearing.next().await;
+            assert_eq!(line.map(|line| line["event"]["seq"].clone()), Some(json!(seq)));
+        }
+        assert_eq!(hearing.next().await, None);
+    }
+}
