@@ -42,8 +42,10 @@ impl Owner {
     pub(crate) async fn call(&self, session: &str, hand: &str, command: &str) -> Result<()> {
         let body = json!({"session": session, "tool": "bash", "arguments": {"command": command}});
         let request = self.0.post(format!("http://owner/hands/{hand}/call")).json(&body);
-        let answer: Value = request.send().await?.error_for_status()?.json().await?;
-        ensure!(answer["outcome"] == "ok", "{command}: {answer}");
+        let text = request.send().await?.error_for_status()?.text().await?;
+        // What was done before it ran comes first, in lines of its own.
+        let last: Value = serde_json::from_str(text.lines().last().unwrap_or_default())?;
+        ensure!(last["answer"]["outcome"] == "ok", "{command}: {last}");
         Ok(())
     }
 
