@@ -190,11 +190,11 @@ fn base_url(listen: SocketAddr) -> String {
     format!("http://{}", SocketAddr::new(ip, listen.port()))
 }
 
-/// Prints an answer of the gateway's: its `note`, or all of it as JSON.
-fn say_note(setting: &Setting, said: &Value) -> io::Result<()> {
+/// Prints an answer of the gateway's: one sentence of it, or all of it as JSON.
+fn tell(setting: &Setting, done: &Value, sentence: impl Display) -> io::Result<()> {
     match setting.output {
-        Output::Json => say(said),
-        Output::Text => say(said["note"].as_str().unwrap_or_default()),
+        Output::Json => say(done),
+        Output::Text => say(sentence),
     }
 }
 

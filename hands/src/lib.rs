@@ -110,9 +110,9 @@ pub trait Hand: Send + Sync + 'static {
 /// Copies a file or a folder in and out of instances, as a tar stream ([`sandbox::pack`], [`sandbox::unpack`]).
 #[async_trait]
 pub trait Files: Send + Sync {
-    /// Makes `to`, below `/workspace` unless absolute, of a stream from [`sandbox::pack`]. What is there already
-    /// is replaced file by file. Who gives the stream knows how much of it has gone. One that fails is not at its end:
-    /// nothing becomes of it.
+    /// Makes `to`, below `/workspace` unless absolute, of a stream from [`sandbox::pack`]. Refuses what is there
+    /// already. Who gives the stream knows how much of it has gone. One that fails is not at its end: nothing becomes
+    /// of it.
     async fn copy_in(
         &self,
         handle: &Handle,

@@ -5,7 +5,7 @@ use http::Method;
 use serde_json::json;
 
 use super::control::{Owner, Stay, encoded, with_owner};
-use super::{Setting, say_note};
+use super::{Setting, tell};
 
 #[derive(Args)]
 pub(super) struct Options {
@@ -49,5 +49,5 @@ async fn confirm(setting: &Setting, owner: &mut Owner, options: &Options) -> any
     };
     let body = json!({"result": result, "deny_message": options.message});
     let said = owner.ask(Method::POST, &path, Some(body)).await?;
-    Ok(say_note(setting, &said)?)
+    Ok(tell(setting, &said, said["note"].as_str().unwrap_or_default())?)
 }

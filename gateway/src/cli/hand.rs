@@ -3,7 +3,6 @@
 mod add;
 mod shown;
 
-use std::fmt;
 use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 
@@ -14,7 +13,7 @@ use http::{Method, Response};
 use serde_json::{Map, Value, json};
 
 use super::control::{Lines, Owner, Stay, encoded, with_owner};
-use super::{Output, Setting, copy, say};
+use super::{Output, Setting, copy, say, tell};
 use crate::session::SessionRef;
 
 #[derive(Subcommand)]
@@ -133,7 +132,7 @@ async fn ask(owner: &mut Owner, setting: &Setting, command: Command) -> anyhow::
         }
         Command::Remove { name } => {
             let done = owner.ask(Method::DELETE, &format!("/hands/{}", encoded(&name)), None).await?;
-            told(setting, done, format_args!("{name} is removed"))?;
+            tell(setting, &done, format_args!("{name} is removed"))?;
         }
         Command::Cp(options) => copy::run(setting, owner, &options).await?,
         Command::Move { name, session, to, force } => {
@@ -155,7 +154,7 @@ async fn ask(owner: &mut Owner, setting: &Setting, command: Command) -> anyhow::
             let path = format!("/hands/{}/release", encoded(&name));
             let done = owner.ask(Method::POST, &path, Some(body)).await?;
             let did = if done["released"] == true { "is released" } else { "had no live instance" };
-            told(setting, done, format_args!("{name} of {session} {did}"))?;
+            tell(setting, &done, format_args!("{name} of {session} {did}"))?;
         }
         Command::Checkpoint(state) => keep(setting, owner, "checkpoint", &state).await?,
         Command::Restore(state) => keep(setting, owner, "restore", &state).await?,
@@ -175,16 +174,8 @@ async fn keep(setting: &Setting, owner: &mut Owner, what: &str, state: &State) -
     let path = format!("/hands/{}/{what}", encoded(&state.hand));
     let kept = owner.ask(Method::POST, &path, Some(body)).await?;
     let did = if what == "restore" { "is as it was at" } else { "is kept as" };
-    told(setting, kept, format_args!("{} of {} {did} {}", state.hand, state.session, state.name))
-}
-
-/// Prints what was done: all of it, or one sentence.
-fn told(setting: &Setting, done: Value, sentence: fmt::Arguments<'_>) -> anyhow::Result<()> {
-    match setting.output {
-        Output::Json => say(done)?,
-        Output::Text => say(sentence)?,
-    }
-    Ok(())
+    let State { hand, name, session } = state;
+    Ok(tell(setting, &kept, format_args!("{hand} of {session} {did} {name}"))?)
 }
 
 /// Waits for the end of a call, and says on a terminal what is done before it runs.

@@ -5,7 +5,7 @@ use http::Method;
 use serde_json::json;
 
 use super::control::{Owner, Stay, encoded, with_owner};
-use super::{Setting, say_note};
+use super::{Setting, tell};
 
 #[derive(Args)]
 pub(super) struct Options {
@@ -30,5 +30,5 @@ async fn interrupt(setting: &Setting, owner: &mut Owner, options: &Options) -> a
         encoded(&options.principal)
     );
     let said = owner.ask(Method::POST, &path, Some(json!({"text": options.text}))).await?;
-    Ok(say_note(setting, &said)?)
+    Ok(tell(setting, &said, said["note"].as_str().unwrap_or_default())?)
 }

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::control::{Owner, Stay, encoded, with_owner};
-use super::{Output, Setting, say};
+use super::{Output, Setting, say, tell};
 use crate::clock;
 
 #[derive(Subcommand)]
@@ -38,10 +38,7 @@ async fn ask(owner: &mut Owner, setting: &Setting, command: Command) -> anyhow::
         Command::New { name, expires } => {
             let body = json!({"name": name, "expires_at": expires});
             let made = owner.ask(Method::POST, "/tokens", Some(body)).await?;
-            match setting.output {
-                Output::Json => say(made)?,
-                Output::Text => say(made["token"].as_str().unwrap_or_default())?,
-            }
+            tell(setting, &made, made["token"].as_str().unwrap_or_default())?;
         }
         Command::List => {
             let tokens = owner.ask(Method::GET, "/tokens", None).await?;
@@ -52,10 +49,7 @@ async fn ask(owner: &mut Owner, setting: &Setting, command: Command) -> anyhow::
         }
         Command::Revoke { name } => {
             let done = owner.ask(Method::DELETE, &format!("/tokens/{}", encoded(&name)), None).await?;
-            match setting.output {
-                Output::Json => say(done)?,
-                Output::Text => say(format_args!("{name} is revoked"))?,
-            }
+            tell(setting, &done, format_args!("{name} is revoked"))?;
         }
     }
     Ok(())

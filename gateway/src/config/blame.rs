@@ -10,16 +10,11 @@ use crate::hand::{HandConfig, HandName};
 
 /// An error of the file, with its line and without its text: that may hold a password.
 pub(super) fn in_file(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
-    let blamed = blamed_setting(text, error.message());
-    let (setting, at) = match blamed {
-        Some((setting, at)) => (Some(setting), Some(at)),
-        None => (None, error.span().map(|span| span.start)),
+    let (message, at) = match blamed_setting(text, error.message()) {
+        Some((setting, at)) => (format!("{setting}: {}", one_line(error)), Some(at)),
+        None => (one_line(error), error.span().map(|span| span.start)),
     };
     let line = at.and_then(|at| text.get(..at)).map(|before| before.matches('\n').count() + 1);
-    let message = match setting {
-        Some(setting) => format!("{setting}: {}", one_line(error)),
-        None => one_line(error),
-    };
     ConfigError::Invalid { from: place_of(path, line), message }
 }
 

@@ -19,6 +19,7 @@ use crate::session::{AskedCall, By, CallOutcome, HandRef, LogError, Permission, 
 const PARALLEL_MAX: usize = 8;
 /// Most tools that a model is told of.
 const TOOLS_MAX: usize = 512;
+
 /// Where a call goes.
 pub(super) enum Route {
     /// To a hand.

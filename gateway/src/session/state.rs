@@ -147,6 +147,15 @@ pub struct Failures {
     pub why: Option<String>,
 }
 
+/// A pause before a model is asked again, as it is told.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Wait<'a> {
+    /// When it is asked again.
+    pub until: Timestamp,
+    /// Why it could not answer.
+    pub why: &'a str,
+}
+
 /// What was spent since a person last said something.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spent {
@@ -196,11 +205,11 @@ impl State {
     }
 
     /// Until when the loop waits before it asks a model again, and why, if that is what it does.
-    pub fn waits(&self, now: Timestamp) -> Option<(Timestamp, &str)> {
+    pub fn waits(&self, now: Timestamp) -> Option<Wait<'_>> {
         let asks = self.calls.is_empty() && self.wants_answer();
         let rests = self.has_given_up() || self.is_interrupted() || self.is_resting();
         let until = self.failures.again_at.filter(|until| *until > now)?;
-        (asks && !rests).then(|| (until, self.failures.why.as_deref().unwrap_or_default()))
+        (asks && !rests).then(|| Wait { until, why: self.failures.why.as_deref().unwrap_or_default() })
     }
 
     /// Whether a person stopped the loop, and it has not said yet that it rests: what they say meanwhile is what it goes

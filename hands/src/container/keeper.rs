@@ -1,9 +1,9 @@
 //! The keeper: the container's main process, which ends what a call started.
 //!
 //! Docker can start a process in a container and has no way to end one. So the main process is a shell that does it
-//! when it is asked to. Once it is ready it starts nothing itself: all that it uses is built into every shell, so it works where no
-//! process can be started any more. A call's processes are known by the call's token in their environment; what has
-//! emptied its environment is taken for the call's when it is younger than the call.
+//! when it is asked to. Once it is ready it starts nothing itself: all that it uses is built into every shell, so it
+//! works where no process can be started any more. A call's processes are known by the call's token in their
+//! environment; what has emptied its environment is taken for the call's when it is younger than the call.
 
 use std::collections::HashMap;
 use std::pin::Pin;

@@ -162,9 +162,20 @@ pub(crate) async fn run(
     input: Input,
     cancel: &CancellationToken,
 ) -> Result<(), CopyError> {
-    let mut sink = ToNobody { error: Vec::new() };
+    lines(shell, argv, input, cancel).await.map(|_| ())
+}
+
+/// Runs a program of a copy to its end, and counts the lines that it prints.
+async fn lines(
+    shell: &dyn Shell,
+    argv: Vec<String>,
+    input: Input,
+    cancel: &CancellationToken,
+) -> Result<u64, CopyError> {
+    let mut sink = Lines { count: 0, error: Vec::new() };
     let ended = run_to(shell, argv, input, cancel, &mut sink).await?;
-    ended.map_err(|code| refused(code, &sink.error))
+    ended.map_err(|code| refused(code, &sink.error))?;
+    Ok(sink.count)
 }
 
 /// [`Files::copy_out`] by way of anything that can run `tar` and has a `/workspace`; at most `most` bytes.
@@ -193,10 +204,7 @@ pub(crate) async fn look(
     cancel: &CancellationToken,
 ) -> Result<u64, CopyError> {
     let argv = ["sh", "-c", LOOK, "sh", path].map(str::to_owned).to_vec();
-    let mut sink = Lines { count: 0, error: Vec::new() };
-    let ended = run_to(shell, argv, Input::Bytes(Bytes::new()), cancel, &mut sink).await?;
-    ended.map_err(|code| refused(code, &sink.error))?;
-    Ok(sink.count)
+    lines(shell, argv, Input::Bytes(Bytes::new()), cancel).await
 }
 
 /// Runs a program; the inner error is its exit code.
@@ -282,18 +290,6 @@ impl Sink for Lines {
         if stream == Stream::Output {
             self.count += bytes.split(|byte| *byte == b'\n').count() as u64 - 1;
         }
-        Flow::Continue
-    }
-}
-
-struct ToNobody {
-    error: Vec<u8>,
-}
-
-#[async_trait]
-impl Sink for ToNobody {
-    async fn take(&mut self, stream: Stream, bytes: &[u8]) -> Flow {
-        keep(&mut self.error, stream, bytes);
         Flow::Continue
     }
 }

@@ -267,10 +267,11 @@ impl Tail {
     fn last_line(&self) -> String {
         let text = String::from_utf8_lossy(&self.text);
         let printable = |line: &str| line.chars().filter(|c| !c.is_control()).collect::<String>();
-        let mut lines = text.lines().rev().map(printable).filter(|line| !line.trim().is_empty());
-        let last = lines.next().unwrap_or_default();
+        let mut lines: Vec<_> = text.lines().map(printable).filter(|line| !line.trim().is_empty()).collect();
         // What our own first process says comes before the kernel's words on its end.
-        std::iter::once(&last).cloned().chain(lines).find(|line| line.starts_with(OURS)).unwrap_or(last)
+        let ours = lines.iter().rposition(|line| line.starts_with(OURS));
+        lines.truncate(ours.map_or(lines.len(), |ours| ours + 1));
+        lines.pop().unwrap_or_default()
     }
 }
 

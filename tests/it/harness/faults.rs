@@ -7,22 +7,15 @@ use anyhow::{Result, ensure};
 use gateway::session::{Body, Event, EventLog as _, SessionId, Slice};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tests::gateway::{Gateway, Options, run};
+use tests::gateway::{Gateway, run};
 use tokio_util::task::TaskTracker;
 
+use super::interrupt::{options, text};
 use super::rig::{Alone, field, lines, outcome, rests, said};
 use crate::crash::truth::{self, Reader, of};
 
 /// Far more than anything here takes, and far less than the provider asks to wait.
 const SOON: Duration = Duration::from_mins(1);
-
-fn options(data: &Path) -> Options {
-    Options::default().env("MANYHANDS_BRAIN_MODEL", "scripted/demo").data(data)
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
 
 /// A command on its way.
 fn begin(
@@ -86,7 +79,7 @@ async fn what_a_provider_asks_to_wait_ends_with_another_model_and_on_demand() ->
         tokio::time::sleep(Duration::from_millis(1_500)).await;
         let state = alone.process.state(id).await?;
         let waits = state.waits(last(&alone.process.events(id).await?));
-        ensure!(waits.is_some_and(|(_, why)| why.contains("rate limit is reached")), "{waits:?}");
+        ensure!(waits.is_some_and(|wait| wait.why.contains("rate limit is reached")), "{waits:?}");
         ensure!(state.failures.count == 0 && state.spent.requests == 0, "{:?}", state.spent);
         let model = Some("scripted/other".to_owned());
         alone.process.write(id, &Body::SessionUpdated { status: "active".to_owned(), model }).await?;

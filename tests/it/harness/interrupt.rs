@@ -19,11 +19,11 @@ use crate::crash::truth::{self, Reader, of, outcomes};
 /// Ten times what a loop may take to stop, and the start of a command.
 const SOON: Duration = Duration::from_secs(10);
 
-fn options(data: &Path) -> Options {
+pub(super) fn options(data: &Path) -> Options {
     Options::default().env("MANYHANDS_BRAIN_MODEL", "scripted/demo").data(data)
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(super) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 

@@ -83,8 +83,7 @@ pub(super) async fn settle(gateway: &Gateway, session: &SessionInfo, by: &By) ->
         // Nobody else may be there to do it. If somebody is, that one does.
         let _ = wake(&gateway.harness, session.id, gateway.closing.clone()).await;
     }
-    let rests = |state: SessionState| !state.is_at_work();
-    if rests(gateway.sessions.state(session.id).await?) || self::rests(gateway, session, last).await {
+    if !gateway.sessions.state(session.id).await?.is_at_work() || rests(gateway, session, last).await {
         return Ok(());
     }
     Err(Refusal::invalid(format!(

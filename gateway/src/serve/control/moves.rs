@@ -25,7 +25,7 @@ pub(super) struct Way {
 }
 
 #[derive(Deserialize)]
-pub(super) struct Whose {
+pub(super) struct Holder {
     session: String,
 }
 
@@ -62,7 +62,7 @@ pub(super) async fn to_session(
 pub(super) async fn release(
     State(gateway): State<Arc<Gateway>>,
     Path(hand): Path<String>,
-    Json(Whose { session }): Json<Whose>,
+    Json(Holder { session }): Json<Holder>,
 ) -> Result<Json<Value>, Refusal> {
     let hand = gateway.registry.get(&hand)?;
     let session = find(&gateway, &session, Principal::owner()).await?.id;

@@ -99,7 +99,7 @@ async fn say(gateway: &Gateway, info: &SessionInfo, events: &[NewEvent]) -> Resu
     let said = gateway.sessions.append(info, At::End, events).await?;
     let first = Seq(said.0 - i64::try_from(events.len()).unwrap_or_default());
     let state = gateway.sessions.state(info.id).await?;
-    let waits = state.waits(clock::now()).map(|(until, why)| json!({"waits": {"until": until, "why": why}}));
+    let waits = state.waits(clock::now()).map(|wait| json!({"waits": wait}));
     let follow = Box::pin(gateway.sessions.follow(info, first));
     let hearing = Hearing {
         voice: Some(voice),

@@ -130,7 +130,7 @@ async fn standing(gateway: &Gateway, info: &SessionInfo) -> Result<Option<Value>
         "open_calls": calls.collect::<Vec<_>>(),
         "failures": state.failures.count,
         "error": state.error,
-        "waits": state.waits(clock::now()).map(|(until, why)| json!({"until": until, "why": why})),
+        "waits": state.waits(clock::now()),
         "requests": state.spent.requests,
         "usage": state.spent.usage,
         "usage_ever": state.usage,
