@@ -1,6 +1,7 @@
 //! The one test binary: everything here drives the real thing.
 
 mod access;
+mod borders;
 mod bridge;
 mod cli;
 mod clients;

@@ -1,0 +1,1 @@
+//! A configuration file that an agent, or a stranger, wrote.

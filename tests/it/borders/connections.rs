@@ -1,0 +1,1 @@
+//! Connections that send nothing, and a standard error that nobody reads.

@@ -1,0 +1,1 @@
+//! Archives that an agent wrote, and copies into folders that it can write.

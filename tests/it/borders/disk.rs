@@ -1,0 +1,1 @@
+//! A principal that fills the disk.

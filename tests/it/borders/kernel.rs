@@ -1,0 +1,1 @@
+//! Modes, names and shared limits that reach through the kernel.

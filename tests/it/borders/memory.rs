@@ -1,0 +1,1 @@
+//! Outputs that are large, many at once.

@@ -1,0 +1,1 @@
+//! What a person is shown, and who may answer.

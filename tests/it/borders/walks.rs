@@ -1,0 +1,1 @@
+//! Folders nested so deeply that a recursive walk ends the process.
