@@ -1,6 +1,9 @@
 //! The command line: one file per command.
 //!
-//! Exit codes: 0 done, 1 it failed, 2 wrong usage. Answers go to stdout, logs and errors to stderr.
+//! Exit codes: 0 done, 1 it failed, 2 wrong usage. Answers go to stdout, logs and errors to stderr, both through
+//! `terminal.rs` alone.
+
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod confirm;
 mod connect;
@@ -13,19 +16,19 @@ mod run;
 mod serve;
 mod session;
 mod stdio;
+mod terminal;
 mod token;
 
-use std::fmt::Display;
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use serde_json::Value;
 use tokio_util::task::TaskTracker;
 
 use crate::config::{Config, Loaded};
+use terminal::{LogFields, note};
 
 /// Many brains, many hands, one log: an MCP gateway for long-running agents.
 #[derive(Parser)]
@@ -123,7 +126,7 @@ pub fn main() -> ExitCode {
         Err(error) if error.is::<Interrupted>() => ExitCode::from(EXIT_INTERRUPTED),
         Err(error) if nobody_reads(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("manyhands: {}", sentence(&error));
+            note(format_args!("manyhands: {}", sentence(&error)));
             ExitCode::FAILURE
         }
     }
@@ -147,9 +150,9 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let Arguments { common, command } = arguments;
     let Loaded { config, unknown } = Config::load(common.config.as_deref(), common.data.as_deref())?;
     for name in unknown {
-        eprintln!(
+        note(format_args!(
             "manyhands: {name} in the environment names no setting and is ignored; README.md lists them"
-        );
+        ));
     }
     let output = if common.json { Output::Json } else { Output::Text };
     let setting = Setting { config, output, signals: TaskTracker::new() };
@@ -172,12 +175,13 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 /// Logs go to stderr: stdout belongs to answers, and on stdio to MCP.
 fn log_to_stderr(config: &Config) {
     let filter = tracing_subscriber::EnvFilter::new(&config.log);
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     // A second subscriber in one process can only be a test's.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .try_init();
+    let _ = if io::stderr().is_terminal() {
+        logs.with_ansi(true).fmt_fields(LogFields).try_init()
+    } else {
+        logs.with_ansi(false).try_init()
+    };
 }
 
 /// Where the gateway is found by clients of this machine. One that listens everywhere is found on loopback, too.
@@ -188,17 +192,4 @@ fn base_url(listen: SocketAddr) -> String {
         ip => ip,
     };
     format!("http://{}", SocketAddr::new(ip, listen.port()))
-}
-
-/// Prints an answer of the gateway's: one sentence of it, or all of it as JSON.
-fn tell(setting: &Setting, done: &Value, sentence: impl Display) -> io::Result<()> {
-    match setting.output {
-        Output::Json => say(done),
-        Output::Text => say(sentence),
-    }
-}
-
-/// Prints a line of an answer.
-fn say(line: impl Display) -> io::Result<()> {
-    writeln!(io::stdout().lock(), "{line}")
 }

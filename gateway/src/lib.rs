@@ -16,3 +16,4 @@ pub mod registry;
 pub mod seal;
 pub mod serve;
 pub mod session;
+pub mod text;

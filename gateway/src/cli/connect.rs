@@ -7,7 +7,8 @@ use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 
 use super::control::{Found, answering};
-use super::{Output, Setting, base_url, say};
+use super::terminal::{json, say_lines};
+use super::{Output, Setting, base_url};
 use crate::serve::{claude_line, read_token};
 use crate::session::SessionName;
 
@@ -42,23 +43,23 @@ pub(super) async fn run(setting: &Setting, options: &Options) -> anyhow::Result<
     let base = base_url(listening(setting).await?);
     let url = format!("{base}/mcp/sessions/{session}");
     let bearer = format!("Bearer {}", token.expose_secret());
-    let json = servers(&url, &bearer);
+    let servers = servers(&url, &bearer);
     if setting.output == Output::Json {
-        return Ok(say(json)?);
+        return Ok(json(servers)?);
     }
     match options.client {
         Client::Claude => {
-            say(claude_line(&base, &session, &token))?;
-            say(format_args!("\nor in .mcp.json:\n\n{json:#}"))?;
+            say_lines(claude_line(&base, &session, &token))?;
+            say_lines(format_args!("\nor in .mcp.json:\n\n{servers:#}"))?;
         }
-        Client::Codex => say(format_args!(
+        Client::Codex => say_lines(format_args!(
             "In ~/.codex/config.toml:\n\n[mcp_servers.manyhands]\nurl = \"{url}\"\nhttp_headers = {{ Authorization = \
              \"{bearer}\" }}"
         ))?,
-        Client::Gemini => say(format_args!(
+        Client::Gemini => say_lines(format_args!(
             "gemini mcp add --transport http manyhands {url} --header \"Authorization: {bearer}\""
         ))?,
-        Client::Json => say(format_args!("{json:#}"))?,
+        Client::Json => say_lines(format_args!("{servers:#}"))?,
     }
     Ok(())
 }

@@ -19,6 +19,7 @@ use tokio::time::timeout;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tower::ServiceExt as _;
 
+use super::terminal::note;
 use super::{Interrupted, Setting};
 use crate::config::Config;
 use crate::serve::{Gateway, LOOK_EVERY, OwnError, PASSING, SOCKET_FILE, ServeError, control, has_data};
@@ -151,11 +152,11 @@ impl Owner {
         }
         let calls = gateway.calls.running();
         if calls > 0 {
-            eprintln!(
+            note(format_args!(
                 "manyhands: waiting up to {} s for {calls} running call{} to end; press Ctrl-C to leave at once",
                 gateway.config.drain_s,
                 if calls == 1 { "" } else { "s" }
-            );
+            ));
         }
         leaving.await;
     }

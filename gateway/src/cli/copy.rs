@@ -1,6 +1,6 @@
 //! `manyhands hand cp`: files and folders in and out of a hand's `/workspace`.
 
-use std::io::{self, IsTerminal as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -14,7 +14,8 @@ use tokio::io::AsyncWriteExt as _;
 use tokio_util::io::{ReaderStream, SyncIoBridge};
 
 use super::control::{Owner, encoded, refusal};
-use super::{Output, Setting, say};
+use super::terminal::{self, Meanwhile, note, say};
+use super::{Output, Setting};
 use crate::serve::control::{ERROR_TRAILER, LEFT_OUT_TRAILER};
 
 /// Bytes between the archive and the socket.
@@ -60,15 +61,15 @@ pub(super) async fn run(setting: &Setting, owner: &mut Owner, options: &Options)
     };
     match setting.output {
         Output::Json => {
-            say(serde_json::json!({"archive_bytes": copied.bytes, "left_out": copied.left_out}))?;
+            terminal::json(serde_json::json!({"archive_bytes": copied.bytes, "left_out": copied.left_out}))?;
         }
         Output::Text => say(format_args!("copied {} to {}", options.source, options.target))?,
     }
     if copied.left_out > 0 {
-        eprintln!(
+        note(format_args!(
             "left out what is neither a file nor a folder (pipes, sockets, devices): {}",
             copied.left_out
-        );
+        ));
     }
     Ok(())
 }
@@ -219,7 +220,7 @@ struct Progress(std::sync::Arc<Counter>);
 
 struct Counter {
     bytes: std::sync::atomic::AtomicU64,
-    terminal: bool,
+    meanwhile: Meanwhile,
 }
 
 /// How much more is copied before it is said again, in bytes.
@@ -227,8 +228,7 @@ const SAID_EVERY: u64 = 8 << 20;
 
 impl Progress {
     fn new() -> Self {
-        let terminal = std::io::stderr().is_terminal();
-        Self(std::sync::Arc::new(Counter { bytes: 0.into(), terminal }))
+        Self(std::sync::Arc::new(Counter { bytes: 0.into(), meanwhile: Meanwhile::new() }))
     }
 
     fn counter(&self) -> std::sync::Arc<Counter> {
@@ -236,9 +236,7 @@ impl Progress {
     }
 
     fn done(&mut self) -> u64 {
-        if self.0.terminal {
-            eprint!("\r\x1b[K");
-        }
+        self.0.meanwhile.end();
         self.0.bytes.load(std::sync::atomic::Ordering::Relaxed)
     }
 }
@@ -247,8 +245,8 @@ impl Counter {
     fn add(&self, bytes: usize) {
         let more = bytes as u64;
         let before = self.bytes.fetch_add(more, std::sync::atomic::Ordering::Relaxed);
-        if self.terminal && (before + more) / SAID_EVERY != before / SAID_EVERY {
-            eprint!("\r{} MiB", (before + more) >> 20);
+        if (before + more) / SAID_EVERY != before / SAID_EVERY {
+            self.meanwhile.say(format_args!("{} MiB", (before + more) >> 20));
         }
     }
 }

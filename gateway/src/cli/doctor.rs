@@ -7,7 +7,8 @@ use hands::sandbox::{Finding, SandboxConfig, State, inspect};
 use secrecy::ExposeSecret as _;
 use serde_json::json;
 
-use super::{Output, Setting, say};
+use super::terminal::{self, note, say};
+use super::{Output, Setting};
 use crate::brain::{BrainSetting, Reach};
 use crate::config::variable;
 use crate::hand::{Ground, HandConfig, HandName};
@@ -25,7 +26,7 @@ pub(super) async fn run(setting: &Setting) -> anyhow::Result<ExitCode> {
         lines.extend(looked(name, hand, &ground).await);
     }
     match setting.output {
-        Output::Json => say(lines.iter().map(shown).collect::<serde_json::Value>())?,
+        Output::Json => terminal::json(lines.iter().map(shown).collect::<serde_json::Value>())?,
         Output::Text => lines.iter().try_for_each(print)?,
     }
     let missing = lines.iter().any(|line| line.state == State::Missing);
@@ -107,9 +108,9 @@ fn brain(setting: &BrainSetting) -> Option<Line> {
 pub(super) async fn warn(name: &HandName, hand: &HandConfig, ground: &Ground) {
     let lines = looked(name, hand, ground).await;
     for line in lines.into_iter().filter(|line| line.state == State::Missing) {
-        eprintln!("{:<8} {}: {}", state(line.state), line.subject, line.found);
+        note(format_args!("{:<8} {}: {}", state(line.state), line.subject, line.found));
         if let Some(remedy) = line.remedy {
-            eprintln!("         → {remedy}");
+            note(format_args!("         → {remedy}"));
         }
     }
 }

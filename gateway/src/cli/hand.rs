@@ -3,7 +3,7 @@
 mod add;
 mod shown;
 
-use std::io::{self, IsTerminal as _};
+use std::io;
 use std::process::ExitCode;
 
 use anyhow::bail;
@@ -13,7 +13,8 @@ use http::{Method, Response};
 use serde_json::{Map, Value, json};
 
 use super::control::{Lines, Owner, Stay, encoded, with_owner};
-use super::{Output, Setting, copy, say, tell};
+use super::terminal::{Meanwhile, json as say_json, say, say_lines, tell};
+use super::{Output, Setting, copy};
 use crate::session::SessionRef;
 
 #[derive(Subcommand)]
@@ -109,7 +110,7 @@ async fn ask(owner: &mut Owner, setting: &Setting, command: Command) -> anyhow::
         Command::Add(options) => {
             let added = add::run(setting, owner, *options).await?;
             match setting.output {
-                Output::Json => say(added)?,
+                Output::Json => say_json(added)?,
                 Output::Text => {
                     say(format_args!("{} is added", added["name"].as_str().unwrap_or_default()))?;
                     shown::print(&added)?;
@@ -119,14 +120,14 @@ async fn ask(owner: &mut Owner, setting: &Setting, command: Command) -> anyhow::
         Command::List => {
             let hands = owner.ask(Method::GET, "/hands", None).await?;
             match setting.output {
-                Output::Json => say(hands)?,
+                Output::Json => say_json(hands)?,
                 Output::Text => hands.as_array().into_iter().flatten().try_for_each(shown::line)?,
             }
         }
         Command::Show { name } => {
             let hand = owner.ask(Method::GET, &format!("/hands/{}", encoded(&name)), None).await?;
             match setting.output {
-                Output::Json => say(hand)?,
+                Output::Json => say_json(hand)?,
                 Output::Text => shown::print(&hand)?,
             }
         }
@@ -140,7 +141,7 @@ async fn ask(owner: &mut Owner, setting: &Setting, command: Command) -> anyhow::
             let path = format!("/hands/{}/move", encoded(&name));
             let moved = owner.ask(Method::POST, &path, Some(body)).await?;
             match setting.output {
-                Output::Json => say(moved)?,
+                Output::Json => say_json(moved)?,
                 Output::Text => {
                     say(format_args!("{name} has moved from {session} to {to}"))?;
                     if let Some(folder) = moved["kept_aside"].as_str() {
@@ -180,7 +181,7 @@ async fn keep(setting: &Setting, owner: &mut Owner, what: &str, state: &State) -
 
 /// Waits for the end of a call, and says on a terminal what is done before it runs.
 async fn heard(response: Response<Body>) -> anyhow::Result<Value> {
-    let terminal = io::stderr().is_terminal();
+    let meanwhile = Meanwhile::new();
     let mut lines = Lines::of(response).await?;
     loop {
         let Some(mut line) = lines.next().await? else {
@@ -188,10 +189,8 @@ async fn heard(response: Response<Body>) -> anyhow::Result<Value> {
                 "the gateway ended while the call was on its way: `manyhands session events` shows what became of it"
             )
         };
-        if terminal {
-            // The line before is replaced, and the end leaves none.
-            eprint!("\r\x1b[K{}", line["step"].as_str().unwrap_or_default());
-        }
+        // The answer is no step, and leaves no line.
+        meanwhile.say(line["step"].as_str().unwrap_or_default());
         if let Some(answer) = line.get_mut("answer") {
             return Ok(answer.take());
         }
@@ -201,11 +200,11 @@ async fn heard(response: Response<Body>) -> anyhow::Result<Value> {
 /// Prints what a call gave; a failed call is a failed command.
 fn result(setting: &Setting, answer: &Value) -> io::Result<ExitCode> {
     match setting.output {
-        Output::Json => say(answer)?,
+        Output::Json => say_json(answer)?,
         Output::Text => {
             for block in answer["content"].as_array().into_iter().flatten() {
                 match block["text"].as_str() {
-                    Some(text) => say(text.trim_end_matches('\n'))?,
+                    Some(text) => say_lines(text.trim_end_matches('\n'))?,
                     None => say(format_args!("[{}]", block["mimeType"].as_str().unwrap_or("content")))?,
                 }
             }

@@ -5,7 +5,8 @@ use http::Method;
 use serde_json::json;
 
 use super::control::{Owner, Stay, encoded, with_owner};
-use super::{Setting, tell};
+use super::Setting;
+use super::terminal::tell;
 
 #[derive(Args)]
 pub(super) struct Options {

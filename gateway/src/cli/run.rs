@@ -1,6 +1,6 @@
 //! `manyhands run` and `manyhands wake`: one turn of the built-in loop, as it happens.
 
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 
 use anyhow::bail;
 use axum::body::Body;
@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 use super::connect::folder_name;
 use super::control::{Owner, Stay, encoded, refusal, with_owner};
-use super::{Output, Setting, say};
+use super::terminal::{Stream, json as say_json, note, say, say_lines};
+use super::{Output, Setting};
 
 /// Characters of a call's arguments or result that are shown.
 const SHOWN: usize = 400;
@@ -82,7 +83,7 @@ async fn hear(owner: &mut Owner, setting: &Setting, path: &str, body: Option<Val
                 bail!("{error}");
             }
             match setting.output {
-                Output::Json if line["event"].is_object() => say(&line["event"])?,
+                Output::Json if line["event"].is_object() => say_json(&line["event"])?,
                 Output::Json => {}
                 Output::Text => shown.line(&line)?,
             }
@@ -97,6 +98,7 @@ async fn hear(owner: &mut Owner, setting: &Setting, path: &str, body: Option<Val
 struct Shown {
     /// Text came piece by piece, and its line is not ended.
     open: Open,
+    stream: Stream,
     /// What was shown of the message that is coming.
     streamed: String,
     /// Why the loop rests.
@@ -140,7 +142,9 @@ impl Shown {
         match event["type"].as_str().unwrap_or_default() {
             "agent.message" => {
                 let text = text_of(&event["content"]);
-                if std::mem::take(&mut self.streamed).is_empty() { self.whole(&text) } else { self.close() }
+                let streamed = !std::mem::take(&mut self.streamed).is_empty();
+                self.close()?;
+                if streamed { Ok(()) } else { say_lines(text) }
             }
             "agent.tool_use" => {
                 let arguments = shortened(&event["input"].to_string());
@@ -168,21 +172,20 @@ impl Shown {
             self.close()?;
             self.open = kind;
         }
-        let mut out = io::stdout().lock();
-        out.write_all(text.as_bytes())?;
-        out.flush()?;
+        self.stream.piece(text)?;
         if text.ends_with('\n') {
             self.open = Open::No;
         }
         Ok(())
     }
 
-    fn whole(&mut self, text: &str) -> io::Result<()> {
+    fn whole(&mut self, line: &str) -> io::Result<()> {
         self.close()?;
-        say(text)
+        say(line)
     }
 
     fn close(&mut self) -> io::Result<()> {
+        self.stream.end()?;
         if std::mem::take(&mut self.open) == Open::No { Ok(()) } else { say("") }
     }
 
@@ -202,13 +205,14 @@ impl Shown {
     }
 
     /// On the error output, so that who reads the answer reads an empty one.
-    fn said_nothing(&self) -> io::Result<()> {
-        let note = match self.answer {
-            Answer::Something => return Ok(()),
-            Answer::Nothing => "the model said nothing",
-            Answer::NotAsked => "there is nothing to go on with: all that was said is answered",
-        };
-        writeln!(io::stderr(), "manyhands: {note}")
+    fn said_nothing(&self) {
+        match self.answer {
+            Answer::Something => {}
+            Answer::Nothing => note("manyhands: the model said nothing"),
+            Answer::NotAsked => {
+                note("manyhands: there is nothing to go on with: all that was said is answered");
+            }
+        }
     }
 
     fn end(mut self) -> anyhow::Result<()> {
@@ -220,13 +224,16 @@ impl Shown {
             bail!("the gateway ended before the turn did: `manyhands wake` goes on with it")
         };
         match reason["type"].as_str().unwrap_or_default() {
-            "end_turn" => Ok(self.said_nothing()?),
+            "end_turn" => {
+                self.said_nothing();
+                Ok(())
+            }
             "requires_action" => {
                 for call in reason["event_ids"].as_array().into_iter().flatten().filter_map(Value::as_str) {
                     let session = &self.session;
-                    eprintln!(
+                    note(format_args!(
                         "manyhands: a call waits for your word: `manyhands confirm {session} {call} allow`, or deny"
-                    );
+                    ));
                 }
                 Ok(())
             }

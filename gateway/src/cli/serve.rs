@@ -8,7 +8,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{EXIT_INTERRUPTED, Setting, base_url, log_to_stderr, say};
+use super::terminal::say_lines;
+use super::{EXIT_INTERRUPTED, Setting, base_url, log_to_stderr};
 use crate::serve::{Auth, Server, claude_line};
 
 #[derive(Args, Default)]
@@ -36,7 +37,7 @@ pub(super) async fn run(setting: Setting, options: Options) -> anyhow::Result<()
     let base = base_url(server.address());
     let line = claude_line(&base, "default", &server.owner_token()?);
     // Whether anybody reads it or not, the gateway runs.
-    let _ = say(format_args!(
+    let _ = say_lines(format_args!(
         "listening on {base}\n  data in {}\n  add it to Claude Code with\n\n    {line}\n\n  other clients: manyhands \
          connect codex|gemini|json",
         data.display()

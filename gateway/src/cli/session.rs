@@ -9,7 +9,8 @@ use http::{Method, Response};
 use serde_json::{Value, json};
 
 use super::control::{Lines, Owner, Stay, encoded, with_owner};
-use super::{Interrupted, Output, Setting, say};
+use super::terminal::{json as say_json, say};
+use super::{Interrupted, Output, Setting};
 
 #[derive(Subcommand)]
 pub(super) enum Command {
@@ -107,7 +108,7 @@ async fn ask(owner: &mut Owner, setting: &Setting, command: Command) -> anyhow::
             let path = format!("/sessions?principal={}", encoded(&whose.principal));
             let sessions = owner.ask(Method::GET, &path, None).await?;
             match setting.output {
-                Output::Json => say(sessions)?,
+                Output::Json => say_json(sessions)?,
                 Output::Text => sessions.as_array().into_iter().flatten().try_for_each(line)?,
             }
         }
@@ -133,7 +134,7 @@ async fn ask(owner: &mut Owner, setting: &Setting, command: Command) -> anyhow::
             }
             let page = owner.ask(Method::GET, &path, None).await?;
             match setting.output {
-                Output::Json => say(page)?,
+                Output::Json => say_json(page)?,
                 Output::Text => page["events"].as_array().into_iter().flatten().try_for_each(event)?,
             }
         }
@@ -158,7 +159,7 @@ async fn follow(setting: &Setting, response: Response<Body>) -> anyhow::Result<(
     loop {
         let Some(shown) = lines.next().await? else { bail!(GATEWAY_ENDED) };
         match setting.output {
-            Output::Json => say(shown)?,
+            Output::Json => say_json(shown)?,
             Output::Text => event(&shown)?,
         }
     }
@@ -166,7 +167,7 @@ async fn follow(setting: &Setting, response: Response<Body>) -> anyhow::Result<(
 
 fn show(setting: &Setting, session: &Value) -> io::Result<()> {
     if setting.output == Output::Json {
-        return say(session);
+        return say_json(session);
     }
     session.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()).try_for_each(
         |(name, value)| {

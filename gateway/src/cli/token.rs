@@ -6,7 +6,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::control::{Owner, Stay, encoded, with_owner};
-use super::{Output, Setting, say, tell};
+use super::terminal::{json as say_json, say, tell};
+use super::{Output, Setting};
 use crate::clock;
 
 #[derive(Subcommand)]
@@ -43,7 +44,7 @@ async fn ask(owner: &mut Owner, setting: &Setting, command: Command) -> anyhow::
         Command::List => {
             let tokens = owner.ask(Method::GET, "/tokens", None).await?;
             match setting.output {
-                Output::Json => say(tokens)?,
+                Output::Json => say_json(tokens)?,
                 Output::Text => tokens.as_array().into_iter().flatten().try_for_each(print)?,
             }
         }

@@ -1,1 +1,4 @@
 //! What a person is shown, and who may answer.
+
+mod pty;
+mod terminal;

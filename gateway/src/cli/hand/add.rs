@@ -3,7 +3,6 @@
 mod kinds;
 
 use std::collections::BTreeMap;
-use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
@@ -14,6 +13,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::super::control::Owner;
+use super::super::terminal::{Meanwhile, note};
 use super::super::{Arguments, Setting, doctor};
 use crate::config::{from_home, variable};
 use crate::hand::{
@@ -126,10 +126,10 @@ pub(super) async fn run(setting: &Setting, owner: &mut Owner, options: Options) 
     }
     if let HandConfig::Mcp(settings) = &config {
         settings.check()?;
-        if !unseen && std::io::stderr().is_terminal() && setting.output == super::Output::Text {
+        if !unseen && Meanwhile::new().is_told() && setting.output == super::Output::Text {
             let shown = settings.shown();
             let what = shown["url"].as_str().map_or_else(|| words(&shown["command"]), str::to_owned);
-            eprintln!("asking {what} what it offers …");
+            note(format_args!("asking {what} what it offers …"));
         }
     }
     let body = json!({"name": name, "config": config, "unseen": unseen});

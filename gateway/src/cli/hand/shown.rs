@@ -4,7 +4,7 @@ use std::io;
 
 use serde_json::Value;
 
-use super::super::say;
+use super::super::terminal::{say, say_lines};
 use super::add::words;
 
 /// One line of `hand list`.
@@ -23,7 +23,7 @@ pub(super) fn line(hand: &Value) -> io::Result<()> {
 /// All that there is to know. A sandbox is shown as it is stored.
 pub(super) fn print(hand: &Value) -> io::Result<()> {
     if hand["kind"] != "mcp" {
-        return say(format_args!("{hand:#}"));
+        return say_lines(format_args!("{hand:#}"));
     }
     let config = &hand["config"];
     let reach = match config["url"].as_str() {
@@ -70,8 +70,7 @@ pub(super) fn print(hand: &Value) -> io::Result<()> {
 }
 
 fn text(value: &Value) -> String {
-    // What a server says of itself may move a terminal's cursor.
-    value.as_str().unwrap_or("-").chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    value.as_str().unwrap_or("-").to_owned()
 }
 
 fn counted(n: usize, what: &str) -> String {

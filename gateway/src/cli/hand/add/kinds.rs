@@ -1,12 +1,12 @@
 //! The options of `manyhands hand add` that belong to one kind of hand. What is rarer is set in `manyhands.toml`.
 
-use std::io::{IsTerminal as _, Write as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use clap::Args;
 
+use crate::cli::terminal::{can_ask, note, yes};
 use crate::hand::{
     Acceleration, AndroidSettings, ContainerSettings, EmulatorSettings, Ground, RootAccess, ShellProgram,
     Source, SshSettings, TlsSettings, VmSettings, WorkspacePlace,
@@ -135,15 +135,9 @@ impl Ssh {
 /// Pins the key that the host shows. Whoever sits at a terminal is asked whether it is the host's.
 pub(super) async fn accept(settings: &mut SshSettings, ground: &Ground) -> anyhow::Result<()> {
     let shown = hands::ssh::host_key(&settings.resolve(ground)?).await?;
-    eprintln!("{} shows the key {}", settings.host, shown.fingerprint);
-    if std::io::stdin().is_terminal() {
-        eprint!("Is that the host's? Compare it with what its owner says. [y/N] ");
-        std::io::stderr().flush()?;
-        let mut line = String::new();
-        std::io::stdin().read_line(&mut line).context("there is no answer")?;
-        if !matches!(line.trim(), "y" | "yes") {
-            bail!("the key was not accepted, and the hand was not added");
-        }
+    note(format_args!("{} shows the key {}", settings.host, shown.fingerprint));
+    if can_ask() && yes("Is that the host's? Compare it with what its owner says.").await? != Some(true) {
+        bail!("the key was not accepted, and the hand was not added");
     }
     (settings.known_hosts, settings.host_keys) = (None, vec![shown.line]);
     Ok(())
