@@ -12,6 +12,7 @@ mod record;
 mod relay;
 mod room;
 mod run;
+mod shown;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -26,6 +27,7 @@ pub use moves::Running as RunningCalls;
 pub use permission::evaluated;
 pub use relay::Relay;
 use serde_json::{Map, Value};
+pub use shown::{Shown, shown};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 

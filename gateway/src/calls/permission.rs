@@ -9,7 +9,7 @@ use hands::mcp::{Ask as _, Object};
 use serde_json::{Value, json};
 
 use super::line::HandsEnd;
-use super::{CallError, Inner, Running};
+use super::{CallError, Inner, Running, Shown, shown};
 use crate::hand::Permission;
 use crate::registry::Registered;
 use crate::session::{
@@ -18,8 +18,6 @@ use crate::session::{
 
 /// What the only question of a call is called.
 const QUESTION: &str = "permission";
-/// Most characters of the arguments that a person is shown.
-const SHOWN_CHARS_MAX: usize = 2_000;
 
 /// Whether a call may go on.
 pub(super) enum Cleared {
@@ -74,7 +72,7 @@ impl Inner {
         call: EventId,
         like: Likeness,
     ) -> Result<Cleared, CallError> {
-        let answer = HandsEnd(Arc::clone(&running.line)).ask(question(running)).await;
+        let answer = HandsEnd(Arc::clone(&running.line)).ask(question(running, call)).await;
         let action = answer.ok().and_then(|mut answers| answers.remove(QUESTION));
         let action = action.as_ref().and_then(|answer| answer.get("action")).and_then(Value::as_str);
         let result = match action {
@@ -127,12 +125,13 @@ fn cleared(word: Word) -> Cleared {
 }
 
 /// The question, as MCP puts it (2025-11-25 and 2026-07-28, client/elicitation): a yes or no needs no field.
-fn question(running: &Running) -> Object {
+fn question(running: &Running, call: EventId) -> Object {
     let ask = &running.ask;
-    let arguments = Value::Object(ask.arguments.clone()).to_string();
-    let shown: String = arguments.chars().take(SHOWN_CHARS_MAX).collect();
-    let more = if shown.len() < arguments.len() { " …" } else { "" };
-    let message = format!("May {} run with {shown}{more}?", ask.hand.full_name(&ask.tool));
+    let Shown { lines, whole } = shown(&ask.arguments);
+    let mut message = format!("May {} run with these arguments?\n{lines}", ask.hand.full_name(&ask.tool));
+    if !whole {
+        message.push_str(&format!("\n`manyhands confirm {} {call} --whole` shows all of it.", ask.session));
+    }
     let asked = json!({
         "method": "elicitation/create",
         "params": {"message": message, "requestedSchema": {"type": "object", "properties": {}}},
@@ -158,7 +157,7 @@ fn refused(why: Option<&str>) -> String {
 fn unasked(session: SessionId, call: EventId) -> String {
     format!(
         "This call needs a person's yes, and nobody gave one. The call did not run. Tell the user to allow it with \
-         `manyhands confirm {session} {call} allow`, and then make the same call again: the yes is good for one."
+         `manyhands confirm {session} {call}`, and then make the same call again: the yes is good for one."
     )
 }
 

@@ -1,12 +1,13 @@
-//! `manyhands confirm SESSION CALL allow|deny`: a person's word on a call that needs one.
+//! `manyhands confirm SESSION CALL [allow|deny]`: shows a call that needs a person's word, and takes that word.
 
+use anyhow::bail;
 use clap::{Args, ValueEnum};
 use http::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::control::{Owner, Stay, encoded, with_owner};
-use super::Setting;
-use super::terminal::tell;
+use super::terminal::{can_ask, json as say_json, say, say_lines, yes};
+use super::{Output, Setting};
 
 #[derive(Args)]
 pub(super) struct Options {
@@ -14,18 +15,21 @@ pub(super) struct Options {
     session: String,
     /// The call, as its answer or `session events --type agent.tool_use` names it: sevt_…
     call: String,
-    /// Whether it may run
+    /// Whether it may run; on a terminal you are asked
     #[arg(value_enum)]
-    word: Word,
+    word: Option<Word>,
     /// Why not, for the brain to read
     #[arg(long, value_name = "TEXT")]
     message: Option<String>,
+    /// Show all of the call's arguments, however long they are
+    #[arg(long)]
+    whole: bool,
     /// Whose session a name means
     #[arg(long, value_name = "PRINCIPAL", default_value = "local:owner")]
     principal: String,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Word {
     /// It may run, once
     Allow,
@@ -34,21 +38,60 @@ enum Word {
 }
 
 pub(super) async fn run(setting: &Setting, options: Options) -> anyhow::Result<()> {
-    with_owner(setting, Stay::Brief, async |owner| confirm(setting, owner, &options).await).await
+    // Who thinks it over keeps no other command waiting.
+    let stay = match options.word {
+        Some(_) => Stay::Brief,
+        None if setting.output == Output::Text && can_ask() => Stay::Long,
+        None => bail!("there is no terminal to ask on: say allow or deny behind the call"),
+    };
+    with_owner(setting, stay, async |owner| confirm(setting, owner, &options).await).await
 }
 
 async fn confirm(setting: &Setting, owner: &mut Owner, options: &Options) -> anyhow::Result<()> {
-    let path = format!(
-        "/sessions/{}/calls/{}/confirmation?principal={}",
-        encoded(&options.session),
-        encoded(&options.call),
-        encoded(&options.principal)
-    );
-    let result = match options.word {
-        Word::Allow => "allow",
-        Word::Deny => "deny",
+    let call = format!("/sessions/{}/calls/{}", encoded(&options.session), encoded(&options.call));
+    let whose = format!("?principal={}", encoded(&options.principal));
+    if setting.output == Output::Text {
+        let asked = owner.ask(Method::GET, &format!("{call}{whose}"), None).await?;
+        show(&asked, options)?;
+        if let (None, Some(closed)) = (options.word, asked["closed"].as_str()) {
+            bail!("{closed}");
+        }
+    }
+    let word = match options.word {
+        Some(word) => word,
+        None => match yes("May it run?").await? {
+            Some(true) => Word::Allow,
+            Some(false) => Word::Deny,
+            None => bail!("nothing was answered, and the call waits on"),
+        },
     };
-    let body = json!({"result": result, "deny_message": options.message});
-    let said = owner.ask(Method::POST, &path, Some(body)).await?;
-    Ok(tell(setting, &said, said["note"].as_str().unwrap_or_default())?)
+    let result = if word == Word::Allow { "allow" } else { "deny" };
+    let message = options.message.as_ref().filter(|_| options.word.is_some() || word == Word::Deny);
+    let body = json!({"result": result, "deny_message": message});
+    let said = owner.ask(Method::POST, &format!("{call}/confirmation{whose}"), Some(body)).await?;
+    match setting.output {
+        Output::Json => say_json(said)?,
+        Output::Text => say(said["note"].as_str().unwrap_or_default())?,
+    }
+    Ok(())
+}
+
+/// Shows the call that a person is to speak of.
+fn show(asked: &Value, options: &Options) -> anyhow::Result<()> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let principal = text(&asked["by"]["principal"]);
+    let by = match &asked["by"]["client"] {
+        Value::String(client) => format!("{principal} (client {client})"),
+        _ => principal,
+    };
+    let (name, at) = (text(&asked["name"]), text(&asked["at"]));
+    say(format_args!("{name} in session {}, asked for by {by} at {at}", options.session))?;
+    if options.whole {
+        return Ok(say_lines(format_args!("{:#}", asked["arguments"]))?);
+    }
+    say_lines(text(&asked["shown"]))?;
+    if asked["whole"] == false {
+        say("  (--whole shows all of it)")?;
+    }
+    Ok(())
 }

@@ -4,8 +4,8 @@ use clap::Args;
 use http::Method;
 use serde_json::json;
 
-use super::control::{Owner, Stay, encoded, with_owner};
 use super::Setting;
+use super::control::{Owner, Stay, encoded, with_owner};
 use super::terminal::tell;
 
 #[derive(Args)]

@@ -232,7 +232,7 @@ impl Shown {
                 for call in reason["event_ids"].as_array().into_iter().flatten().filter_map(Value::as_str) {
                     let session = &self.session;
                     note(format_args!(
-                        "manyhands: a call waits for your word: `manyhands confirm {session} {call} allow`, or deny"
+                        "manyhands: a call waits for your word: `manyhands confirm {session} {call}`"
                     ));
                 }
                 Ok(())

@@ -34,6 +34,7 @@ pub(super) fn router() -> Router<Arc<Gateway>> {
         .route("/{session}", get(show).delete(delete))
         .route("/{session}/events", get(events))
         .route("/{session}/archive", post(archive))
+        .route("/{session}/calls/{call}", get(super::confirm::show))
         .route("/{session}/calls/{call}/confirmation", post(super::confirm::confirm))
         .route("/{session}/interrupt", post(super::interrupt::interrupt))
 }
