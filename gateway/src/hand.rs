@@ -124,7 +124,7 @@ impl HandConfig {
         self.permissions().check()?;
         if self.logged() == Logged::No && self.permissions().asks() {
             return Err(BadSetting::Needs(
-                "permission = \"ask\" needs the log, where a call waits for its answer: drop log = false",
+                "permission = \"ask\" or \"ask-owner\" needs the log, where the answer stands: drop log = false",
             )
             .into());
         }

@@ -30,7 +30,7 @@ use uuid::Uuid;
 
 pub use calls::{KeyedCall, OpenCall};
 pub use changes::{Change, Changes};
-pub use confirm::{InQuestion, Likeness, Word, Yes};
+pub use confirm::{Giver, InQuestion, Likeness, Word, Yes};
 pub use emit::*;
 pub use event::*;
 pub use log::*;

@@ -324,7 +324,7 @@ async fn a_permission_that_would_not_hold_is_refused() -> Result<()> {
     let file = folder.path().join("manyhands.toml");
     for (hand, why) in [
         ("kind = \"sandbox\"\npermission = { bahs = \"deny\" }", "no such tool"),
-        ("kind = \"sandbox\"\npermission = \"maybe\"", "allow, ask or deny"),
+        ("kind = \"sandbox\"\npermission = \"maybe\"", "allow, ask, ask-owner or deny"),
         ("kind = \"mcp\"\nurl = \"http://127.0.0.1:9/\"\nlog = false\npermission = \"ask\"", "needs the log"),
     ] {
         fs::write(&file, format!("[hands.odd]\n{hand}\n"))?;

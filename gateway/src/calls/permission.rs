@@ -1,7 +1,8 @@
 //! Whether a call may run: what its hand permits, and a person's word where it asks for one.
 //!
 //! **Invariant:** a call that needs a yes touches its hand only after that yes is in the log, and no two calls use one
-//! yes. Only a person gives it: on the command line, or through a client that asks them. No tool and no resource does.
+//! yes. No tool and no resource gives it. With `ask-owner` the command line of this machine alone does; with `ask` a client
+//! may, too, which is believed that it has asked somebody.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use super::{CallError, Inner, Running, Shown, shown};
 use crate::hand::Permission;
 use crate::registry::Registered;
 use crate::session::{
-    self, At, Confirmation, EventId, Likeness, LogError, NewEvent, SessionError, SessionId, Word, Yes,
+    self, At, Confirmation, EventId, Giver, Likeness, LogError, NewEvent, SessionError, SessionId, Word, Yes,
 };
 
 /// What the only question of a call is called.
@@ -39,11 +40,15 @@ impl Inner {
         match permission {
             Permission::Allow => return Ok(Cleared::Yes(None)),
             Permission::Deny => return Ok(Cleared::No(denied(running))),
-            Permission::Ask => {}
+            Permission::Ask | Permission::AskOwner => {}
         }
+        let giver = if permission == Permission::Ask { Giver::Anybody } else { Giver::Owner };
         let like = Likeness::of(ask.hand.name.as_str(), &ask.tool.name, &ask.arguments);
-        if let Some(yes) = self.sessions.unused_yes(ask.session, &like).await? {
+        if let Some(yes) = self.sessions.unused_yes(ask.session, &like, giver).await? {
             return Ok(Cleared::Yes(Some(yes)));
+        }
+        if giver == Giver::Owner {
+            return Ok(Cleared::No(unasked(ask.session, call, giver)));
         }
         // On the command line, or through the client: whichever comes first.
         tokio::select! {
@@ -79,7 +84,7 @@ impl Inner {
             Some("accept") => Confirmation::Allow,
             Some("decline") => Confirmation::Deny,
             // Nobody was asked, or nobody answered.
-            _ => return Ok(Cleared::No(unasked(running.ask.session, call))),
+            _ => return Ok(Cleared::No(unasked(running.ask.session, call, Giver::Anybody))),
         };
         Ok(cleared(self.confirm(running, call, like, result).await?))
     }
@@ -113,6 +118,7 @@ pub fn evaluated(hand: &Registered, tool: &str) -> Option<session::Permission> {
     match hand.config.permissions().of(tool) {
         Permission::Allow => None,
         Permission::Ask => Some(session::Permission::Ask),
+        Permission::AskOwner => Some(session::Permission::AskOwner),
         Permission::Deny => Some(session::Permission::Deny),
     }
 }
@@ -153,10 +159,14 @@ fn refused(why: Option<&str>) -> String {
     }
 }
 
-/// Nobody could be asked: what to do.
-fn unasked(session: SessionId, call: EventId) -> String {
+/// Nobody was asked: what to do.
+fn unasked(session: SessionId, call: EventId, giver: Giver) -> String {
+    let lacks = match giver {
+        Giver::Anybody => "This call needs a person's yes, and nobody gave one",
+        Giver::Owner => "This call needs a yes given on the gateway's own machine, which no client can give",
+    };
     format!(
-        "This call needs a person's yes, and nobody gave one. The call did not run. Tell the user to allow it with \
+        "{lacks}. The call did not run. Tell the user to allow it with \
          `manyhands confirm {session} {call}`, and then make the same call again: the yes is good for one."
     )
 }

@@ -20,7 +20,7 @@ pub struct EmulatorSettings {
     pub scale: u8,
     /// An instance that no call used for so long is released, in seconds; where the game stands is kept. Default 900.
     pub idle_s: u64,
-    /// Which tools a brain may call: allow, ask or deny, for all or by tool. Default allow.
+    /// Which tools a brain may call: allow, ask, ask-owner or deny, for all or by tool. Default allow.
     #[serde(skip_serializing_if = "Permissions::is_usual")]
     pub permission: Permissions,
 }

@@ -76,7 +76,7 @@ pub struct McpSettings {
     pub log: bool,
     /// An instance that no call used for so long is released, in seconds. Default 900.
     pub idle_s: u64,
-    /// Which tools a brain may call: allow, ask or deny, for all or by tool. Default allow.
+    /// Which tools a brain may call: allow, ask, ask-owner or deny, for all or by tool. Default allow.
     #[serde(skip_serializing_if = "Permissions::is_usual")]
     pub permission: Permissions,
     /// The longest that one call may take, in seconds, at most a day. Default 3600.

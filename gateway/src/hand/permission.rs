@@ -15,15 +15,24 @@ const NAMED_MAX: usize = 1_000;
 
 /// Whether a tool may be called.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Permission {
     /// By whoever may use the hand.
     #[default]
     Allow,
-    /// Once a person has said yes to this very call.
+    /// Once a person has said yes to this very call, on this machine's command line or through the client that asks for
+    /// it. Whoever writes a client can say so by themselves.
     Ask,
+    /// Once a person has said yes to this very call on this machine's command line. No client is asked.
+    AskOwner,
     /// Never.
     Deny,
+}
+
+impl Permission {
+    fn asks(self) -> bool {
+        matches!(self, Self::Ask | Self::AskOwner)
+    }
 }
 
 impl FromStr for Permission {
@@ -33,10 +42,11 @@ impl FromStr for Permission {
         match text {
             "allow" => Ok(Self::Allow),
             "ask" => Ok(Self::Ask),
+            "ask-owner" => Ok(Self::AskOwner),
             "deny" => Ok(Self::Deny),
             other => Err(BadSetting::Value {
                 setting: "permission",
-                must: format!("allow, ask or deny, and is {other:?}"),
+                must: format!("allow, ask, ask-owner or deny, and is {other:?}"),
             }),
         }
     }
@@ -47,6 +57,7 @@ impl fmt::Display for Permission {
         f.write_str(match self {
             Self::Allow => "allow",
             Self::Ask => "ask",
+            Self::AskOwner => "ask-owner",
             Self::Deny => "deny",
         })
     }
@@ -57,7 +68,7 @@ impl fmt::Display for Permission {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(
     untagged,
-    expecting = "permission must be allow, ask or deny, or a table of tools with one of them each"
+    expecting = "permission must be allow, ask, ask-owner or deny, or a table of tools with one of them each"
 )]
 pub enum Permissions {
     /// The same for every tool.
@@ -92,8 +103,8 @@ impl Permissions {
     /// Whether some tool needs a person's yes.
     pub fn asks(&self) -> bool {
         match self {
-            Self::Every(permission) => *permission == Permission::Ask,
-            Self::ByTool(named) => named.values().any(|permission| *permission == Permission::Ask),
+            Self::Every(permission) => permission.asks(),
+            Self::ByTool(named) => named.values().any(|permission| permission.asks()),
         }
     }
 
@@ -146,6 +157,8 @@ mod tests {
     fn the_tool_itself_counts_before_the_rest() {
         assert_eq!(Permissions::default().of("bash"), Permission::Allow);
         assert_eq!(read(r#""ask""#).of("bash"), Permission::Ask);
+        assert_eq!(read(r#""ask-owner""#).of("bash"), Permission::AskOwner);
+        assert!(read(r#"{"bash": "ask-owner"}"#).asks());
         let mixed = read(r#"{"*": "ask", "read": "allow", "write": "deny"}"#);
         for (tool, permission) in
             [("read", Permission::Allow), ("write", Permission::Deny), ("bash", Permission::Ask)]
@@ -154,7 +167,7 @@ mod tests {
         }
         assert_eq!(read(r#"{"bash": "ask"}"#).of("read"), Permission::Allow);
         assert_eq!(mixed.named().collect::<Vec<_>>(), ["read", "write"]);
-        for bad in [r#""maybe""#, r#"{"bash": true}"#, "1", "null"] {
+        for bad in [r#""maybe""#, r#""ask_owner""#, r#"{"bash": true}"#, "1", "null"] {
             assert!(serde_json::from_str::<Permissions>(bad).is_err(), "{bad}");
         }
     }

@@ -17,7 +17,7 @@ pub struct SandboxSettings {
     pub network: Network,
     /// An instance that no call used for so long is released, in seconds; `/workspace` stays. Default 900.
     pub idle_s: u64,
-    /// Which tools a brain may call: allow, ask or deny, for all or by tool. Default allow.
+    /// Which tools a brain may call: allow, ask, ask-owner or deny, for all or by tool. Default allow.
     #[serde(skip_serializing_if = "Permissions::is_usual")]
     pub permission: Permissions,
 }

@@ -15,6 +15,21 @@ use crate::database::DatabaseError;
 /// Of the answers to calls of one kind, how many are looked through for a yes that nobody used, newest first.
 const LOOKED_THROUGH_MAX: i64 = 100;
 
+/// From whom a yes counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Giver {
+    /// From a person behind a client, too.
+    Anybody,
+    /// From the command line of the gateway's machine alone.
+    Owner,
+}
+
+impl Giver {
+    fn takes(self, by: &By) -> bool {
+        self == Self::Anybody || by.via == Via::Cli
+    }
+}
+
 /// A yes that one call may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Yes(EventId);
@@ -107,10 +122,15 @@ impl Sessions {
     }
 
     /// A yes to an earlier call of this likeness that no call has used.
-    pub async fn unused_yes(&self, id: SessionId, like: &Likeness) -> Result<Option<Yes>, SessionError> {
+    pub async fn unused_yes(
+        &self,
+        id: SessionId,
+        like: &Likeness,
+        giver: Giver,
+    ) -> Result<Option<Yes>, SessionError> {
         let CallKey::Resend(key) = &like.0 else { return Ok(None) };
         let rows = sqlx::query(
-            "select e.id, e.body from event e
+            "select e.id, e.by, e.body from event e
              where e.session = $1 and e.resend_key = $2 and e.type = 'user.tool_confirmation'
              order by e.seq desc limit $3",
         )
@@ -124,6 +144,10 @@ impl Sessions {
             let body: String = column(&row, "body")?;
             let said: Option<Body> = serde_json::from_str(&body).ok();
             let Some(Body::ToolConfirmation { result: Confirmation::Allow, .. }) = said else { continue };
+            let by: Option<By> = serde_json::from_str(&column::<String>(&row, "by")?).ok();
+            if !by.is_some_and(|by| giver.takes(&by)) {
+                continue;
+            }
             let corrupt = |_| LogError::Malformed("the id of an event is none");
             let yes = Yes(column::<String>(&row, "id")?.parse().map_err(corrupt)?);
             if !self.is_taken(id, &yes.key()).await? {

@@ -5,8 +5,9 @@ use serde_json::{Map, Value, json};
 use super::row::NewRow;
 use super::{By, EventId, LogError, NewEvent, SessionInfo};
 
-/// What every type of the gateway's own begins with. Brains emit only [`OPEN_TYPES`] of these.
-const RESERVED: [&str; 6] = ["user.", "agent.", "session.", "span.", "hand.", "vault."];
+/// The first part of every type of the gateway's own. Brains emit only [`OPEN_TYPES`] of these, and nothing that a person
+/// could take for one.
+const RESERVED: [&str; 6] = ["user", "agent", "session", "span", "hand", "vault"];
 /// The reserved types that a brain may emit.
 const OPEN_TYPES: [&str; 3] = ["user.message", "user.interrupt", "agent.message"];
 /// Fields that the gateway writes itself.
@@ -19,7 +20,7 @@ const TYPE_MAX: usize = 128;
 pub enum EmitError {
     /// Only the gateway writes it.
     #[error(
-        "{0:?} is written by the gateway alone: emit user.message, user.interrupt, agent.message, or a type of your own such as note.plan"
+        "{0:?} is written by the gateway alone, or looks as if it were: emit user.message, user.interrupt, agent.message, or a type of your own such as note.plan"
     )]
     Reserved(String),
     /// It is no type.
@@ -59,7 +60,7 @@ pub fn check_emitted(
             (Some(Value::String(_) | Value::Array(_)), _) => {}
             (Some(_), _) => return Err(EmitError::BadContent),
         }
-    } else if RESERVED.iter().any(|reserved| kind.starts_with(reserved)) {
+    } else if is_reserved(kind) {
         return Err(EmitError::Reserved(kind.to_owned()));
     }
     if let Some(own) = OWN_FIELDS.into_iter().find(|own| fields.contains_key(*own)) {
@@ -68,6 +69,25 @@ pub fn check_emitted(
     fields.extend(content.map(|content| ("content".to_owned(), content)));
     fields.insert("type".to_owned(), kind.into());
     Ok(fields)
+}
+
+/// Whether the type is the gateway's own, or looks like it: in other letters' case, with dashes, or with digits for letters.
+fn is_reserved(kind: &str) -> bool {
+    let first = kind.split('.').next().unwrap_or_default();
+    RESERVED.iter().any(|reserved| look(reserved) == look(first))
+}
+
+/// What a word looks like at a glance. It has ASCII letters, digits, dashes and dots alone.
+fn look(word: &str) -> String {
+    let seen = word.chars().filter(|c| !matches!(c, '-' | '_')).map(|c| match c.to_ascii_lowercase() {
+        '0' => 'o',
+        '1' | 'i' => 'l',
+        '3' => 'e',
+        '4' => 'a',
+        '5' => 's',
+        other => other,
+    });
+    seen.collect()
 }
 
 fn check_type(kind: &str) -> Result<(), EmitError> {
@@ -128,11 +148,39 @@ mod tests {
             "span.x",
             "vault.opened",
             "user.x",
+            "USER.tool_confirmation",
+            "User.message",
+            "AGENT.tool_result",
+            "hAnD.lost",
+            "us-er.x",
+            "user_.x",
+            "_user.x",
+            "u5er.message",
+            "sess1on.created",
+            "sessIon.created",
+            "agent-.message",
         ] {
             assert_eq!(check_emitted(reserved, text(), None), Err(EmitError::Reserved(reserved.into())));
         }
-        for bad in ["", "note", ".plan", "note.", "note..plan", "note plan.x", "nöte.plan", &"a.".repeat(99)]
-        {
+        for own in ["users.x", "agents.note", "handover.x", "my.user.x", "session2.x"] {
+            assert!(check_emitted(own, None, None).is_ok(), "{own}");
+        }
+        for bad in [
+            "",
+            " user.x",
+            "user.x ",
+            "ｕser.x",
+            "us\u{200b}er.x",
+            "uѕer.x",
+            "user\u{2024}x",
+            "note",
+            ".plan",
+            "note.",
+            "note..plan",
+            "note plan.x",
+            "nöte.plan",
+            &"a.".repeat(99),
+        ] {
             assert!(matches!(check_emitted(bad, None, None), Err(EmitError::BadType(_))), "{bad}");
         }
         let own = json!({"seq": 7});

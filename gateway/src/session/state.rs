@@ -249,7 +249,7 @@ impl State {
 impl AskedCall {
     /// Whether a person has still to say whether it may run.
     pub fn waits_for_a_word(&self) -> bool {
-        self.permission == Some(Permission::Ask) && self.confirmation.is_none()
+        self.permission.is_some_and(Permission::asks) && self.confirmation.is_none()
     }
 
     /// Whether somebody who may said no.

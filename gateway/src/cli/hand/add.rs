@@ -89,8 +89,9 @@ pub(in crate::cli) struct Options {
     /// Release an instance that nobody called for so long, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     idle_s: u64,
-    /// Which tools may be called: allow, ask (once a person says yes) or deny; for one tool TOOL=ask; may be repeated
-    #[arg(long = "permission", value_name = "[TOOL=]allow|ask|deny", value_parser = permission)]
+    /// Which tools may be called: allow, ask (once a person says yes, a client's too), ask-owner (once you say yes on this
+    /// machine) or deny; for one tool TOOL=ask; may be repeated
+    #[arg(long = "permission", value_name = "[TOOL=]allow|ask|ask-owner|deny", value_parser = permission)]
     permissions: Vec<String>,
     /// MCP server: its program and arguments
     #[arg(last = true, value_name = "COMMAND")]

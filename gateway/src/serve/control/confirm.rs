@@ -1,5 +1,5 @@
-//! `manyhands confirm`. **Invariant:** this and a client that asks its person are the only ways to answer a call; neither
-//! is a tool or a resource, so that no brain answers for itself.
+//! `manyhands confirm`. **Invariant:** this is the only way to answer a call of `ask-owner`; of `ask`, a client that asks its
+//! person is another. Neither is a tool or a resource.
 
 use std::sync::Arc;
 
@@ -52,10 +52,13 @@ impl Asked {
         };
         let id: EventId = call.parse().map_err(|_| no_call())?;
         let found = gateway.sessions.in_question(session.id, id).await?.ok_or_else(no_call)?;
-        let Some(Body::ToolUse { evaluated_permission: Some(Permission::Ask), .. }) = found.asked.known()
-        else {
-            return Err(no_call());
+        let permission = match found.asked.known() {
+            Some(Body::ToolUse { evaluated_permission, .. }) => evaluated_permission,
+            _ => None,
         };
+        if !permission.is_some_and(Permission::asks) {
+            return Err(no_call());
+        }
         let over = gateway.sessions.outcome(session.id, id).await?.is_some();
         Ok(Self { session, call: id, found, over })
     }

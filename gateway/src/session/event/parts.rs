@@ -112,10 +112,20 @@ pub enum Confirmation {
 pub enum Permission {
     /// It may run.
     Allow,
-    /// A person is to say.
+    /// A person is to say, wherever they are.
     Ask,
+    /// A person is to say, on the machine of the gateway.
+    #[serde(rename = "ask-owner")]
+    AskOwner,
     /// It may not run.
     Deny,
+}
+
+impl Permission {
+    /// Whether a person is to say.
+    pub fn asks(self) -> bool {
+        matches!(self, Self::Ask | Self::AskOwner)
+    }
 }
 
 /// Why the built-in loop stopped.
