@@ -80,6 +80,18 @@ pub struct Harness {
     voices: Voices,
     /// Sessions that this process works on.
     waking: Mutex<HashSet<SessionId>>,
+    /// Sessions in which somebody has spoken to the loop through this process.
+    spoken: Mutex<HashSet<SessionId>>,
+}
+
+/// Which sessions the loop of a process goes on with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// All in which there is something to do: a gateway.
+    All,
+    /// Those in which somebody speaks to it through this process: a command that owns the data for a while. What others
+    /// left is not its business.
+    Spoken,
 }
 
 /// Why a wake ended before its time.
@@ -116,8 +128,8 @@ impl Harness {
         chooser: Chooser,
         manner: Manner,
     ) -> Self {
-        let (voices, waking) = (Voices::default(), Mutex::default());
-        Self { sessions, log, leases, registry, calls, chooser, manner, voices, waking }
+        let (voices, waking, spoken) = (Voices::default(), Mutex::default(), Mutex::default());
+        Self { sessions, log, leases, registry, calls, chooser, manner, voices, waking, spoken }
     }
 
     /// The brain of that name, or the one that the gateway is set up with.
@@ -133,6 +145,20 @@ impl Harness {
     /// Whether this process works on the session.
     pub fn is_waking(&self, id: SessionId) -> bool {
         self.waking().contains(&id)
+    }
+
+    /// Has the pool of this process go on with the session, whatever its scope.
+    pub fn take_on(&self, id: SessionId) {
+        self.spoken().insert(id);
+    }
+
+    /// Whether somebody has spoken to the loop in this session through this process.
+    pub fn has_taken_on(&self, id: SessionId) -> bool {
+        self.spoken().contains(&id)
+    }
+
+    fn spoken(&self) -> std::sync::MutexGuard<'_, HashSet<SessionId>> {
+        self.spoken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn waking(&self) -> std::sync::MutexGuard<'_, HashSet<SessionId>> {

@@ -40,8 +40,9 @@ use crate::mcp::Bridge;
 use crate::mcp::wire::host_origin::NotAPlace;
 use crate::registry::{Maker, Making, Registry, RegistryError};
 use crate::seal::Sealer;
-use crate::session::{SessionLimits, Sessions};
+use crate::session::{SessionId, SessionLimits, Sessions};
 
+pub use crate::harness::Scope;
 pub(crate) use own::{LOOK_EVERY, PASSING};
 pub use own::{OwnError, SOCKET_FILE, TOKEN_FILE, read_token};
 
@@ -104,7 +105,7 @@ pub struct Gateway {
     /// Where HTTP is served, when it is.
     address: OnceLock<SocketAddr>,
     /// Set when its loop works on sessions.
-    works: OnceLock<()>,
+    works: OnceLock<Scope>,
 }
 
 /// Why the gateway is not there.
@@ -236,16 +237,16 @@ impl Gateway {
         }))
     }
 
-    /// Answers commands of this machine on the socket, until it closes.
-    pub fn answer_commands(self: &Arc<Self>) -> Result<(), ServeError> {
+    /// Answers commands of this machine on the socket, and works on sessions within the scope, until it closes.
+    pub fn answer_commands(self: &Arc<Self>, scope: Scope) -> Result<(), ServeError> {
         let listener = self.own.socket()?;
         self.tasks.spawn(control::serve(listener, self.clone()));
         // Who answers others is here to stay, unlike a command that is done in a moment.
         self.registry.live();
         let leases = self.leases.clone();
         self.tasks.spawn(async move { leases.reap_shared().await });
-        self.tasks.spawn(harness::pool(self.harness.clone(), self.closing.clone()));
-        let _ = self.works.set(());
+        self.tasks.spawn(harness::pool(self.harness.clone(), scope, self.closing.clone()));
+        let _ = self.works.set(scope);
         self.tasks.spawn(reload::follow(self.clone()));
         self.tasks.spawn(reload::follow_others(self.clone()));
         Ok(())
@@ -266,9 +267,21 @@ impl Gateway {
         Ok(self.nodes.alive().await?.contains(node))
     }
 
-    /// Whether its loop works on sessions: in a command that is done in a moment, it does not.
-    pub fn works(&self) -> bool {
-        self.works.get().is_some()
+    /// Whether its loop goes on with the session: in a command that is done in a moment, it does with none.
+    pub fn works_on(&self, id: SessionId) -> bool {
+        match self.works.get() {
+            Some(Scope::All) => true,
+            Some(Scope::Spoken) => self.harness.has_taken_on(id),
+            None => false,
+        }
+    }
+
+    /// Has its loop go on with a session in which somebody speaks to it.
+    pub fn take_on(&self, id: SessionId) {
+        // Where it goes on with all, none needs to be known.
+        if self.works.get() == Some(&Scope::Spoken) {
+            self.harness.take_on(id);
+        }
     }
 
     /// Takes no more calls; running ones get [`Config::drain_s`], then are cancelled. Then hangs up. Once, whoever
@@ -360,7 +373,7 @@ impl Server {
         let settings = http::settings(&config, address)?;
         let gateway = Gateway::open_with(config, maker).await?;
         let _ = gateway.address.set(address);
-        if let Err(error) = gateway.answer_commands() {
+        if let Err(error) = gateway.answer_commands(Scope::All) {
             gateway.shutdown().await;
             return Err(error);
         }

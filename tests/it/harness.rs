@@ -9,7 +9,7 @@ mod crash;
 mod faults;
 mod interrupt;
 mod kills;
-mod rig;
+pub(crate) mod rig;
 mod state;
 mod step;
 mod takeover;

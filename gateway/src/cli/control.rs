@@ -22,7 +22,9 @@ use tower::ServiceExt as _;
 use super::terminal::note;
 use super::{Interrupted, Setting};
 use crate::config::Config;
-use crate::serve::{Gateway, LOOK_EVERY, OwnError, PASSING, SOCKET_FILE, ServeError, control, has_data};
+use crate::serve::{
+    Gateway, LOOK_EVERY, OwnError, PASSING, SOCKET_FILE, Scope, ServeError, control, has_data,
+};
 
 /// How long a command may take to leave before it says why.
 const QUIET: Duration = Duration::from_secs(1);
@@ -34,7 +36,7 @@ pub(super) enum Stay {
     Read,
     /// It is done in a moment: other commands wait for it.
     Brief,
-    /// It may take long: meanwhile it answers other commands.
+    /// It may take long: meanwhile it answers other commands, and the built-in loop answers those who speak to it.
     Long,
 }
 
@@ -53,11 +55,24 @@ pub(super) async fn with_owner<T>(
     stay: Stay,
     work: impl AsyncFnOnce(&mut Owner) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
+    with_owner_or(setting, stay, |_| {}, work).await
+}
+
+/// The same; `interrupted` is called at once when somebody interrupts the work, before what was begun is ended.
+pub(super) async fn with_owner_or<T>(
+    setting: &Setting,
+    stay: Stay,
+    interrupted: impl FnOnce(&Owner),
+    work: impl AsyncFnOnce(&mut Owner) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
     let stop = super::serve::stop_on_signal(&setting.signals)?;
     let mut owner = Owner::reach(setting, stay).await?;
     let done = tokio::select! {
         done = work(&mut owner) => done,
-        () = stop.cancelled() => Err(Interrupted.into()),
+        () = stop.cancelled() => {
+            interrupted(&owner);
+            Err(Interrupted.into())
+        }
     };
     owner.leave().await;
     done
@@ -81,7 +96,7 @@ impl Owner {
             Found::There { sender, driver, .. } => Ok(Self::There { sender, _driver: driver }),
             Found::Here(gateway) => {
                 if stay == Stay::Long {
-                    gateway.answer_commands()?;
+                    gateway.answer_commands(Scope::Spoken)?;
                 }
                 Ok(Self::Here(gateway))
             }

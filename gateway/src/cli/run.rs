@@ -1,5 +1,6 @@
 //! `manyhands run` and `manyhands wake`: one turn of the built-in loop, as it happens.
 
+use std::cell::Cell;
 use std::io::{self, Read as _};
 
 use anyhow::bail;
@@ -10,10 +11,12 @@ use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 
 use super::connect::folder_name;
-use super::control::{Owner, Stay, encoded, refusal, with_owner};
+use super::control::{Owner, Stay, encoded, refusal, with_owner_or};
 use super::terminal::{Stream, json as say_json, note, say, say_lines};
 use super::{Output, Setting};
 
+/// Whose sessions are meant unless somebody else is named.
+const OWNER: &str = "local:owner";
 /// Characters of a call's arguments or result that are shown.
 const SHOWN: usize = 400;
 
@@ -28,7 +31,7 @@ pub(super) struct Options {
     #[arg(long, value_name = "MODEL")]
     model: Option<String>,
     /// Whose session a name means
-    #[arg(long, value_name = "PRINCIPAL", default_value = "local:owner")]
+    #[arg(long, value_name = "PRINCIPAL", default_value = OWNER)]
     principal: String,
 }
 
@@ -37,7 +40,7 @@ pub(super) struct Wake {
     /// Its name or id
     session: String,
     /// Whose session a name means
-    #[arg(long, value_name = "PRINCIPAL", default_value = "local:owner")]
+    #[arg(long, value_name = "PRINCIPAL", default_value = OWNER)]
     principal: String,
 }
 
@@ -51,24 +54,73 @@ pub(super) async fn run(setting: &Setting, options: Options) -> anyhow::Result<(
         }
         _ => options.prompt,
     };
-    let path = format!("/sessions/{}/run?principal={}", encoded(&session), encoded(&options.principal));
     let body = json!({"prompt": prompt, "model": options.model});
-    with_owner(setting, Stay::Long, async |owner| hear(owner, setting, &path, Some(body)).await).await
+    turn(setting, &Turn { session, principal: options.principal }, "run", Some(body)).await
 }
 
 pub(super) async fn wake(setting: &Setting, options: Wake) -> anyhow::Result<()> {
-    let path =
-        format!("/sessions/{}/wake?principal={}", encoded(&options.session), encoded(&options.principal));
-    with_owner(setting, Stay::Long, async |owner| hear(owner, setting, &path, None).await).await
+    turn(setting, &Turn { session: options.session, principal: options.principal }, "wake", None).await
 }
 
-async fn hear(owner: &mut Owner, setting: &Setting, path: &str, body: Option<Value>) -> anyhow::Result<()> {
+/// In which session a turn is.
+struct Turn {
+    session: String,
+    principal: String,
+}
+
+impl Turn {
+    /// A command about it.
+    fn command(&self, words: &str) -> String {
+        let Self { session, principal } = self;
+        match principal.as_str() {
+            OWNER => format!("`manyhands {words} {session}`"),
+            _ => format!("`manyhands {words} {session} --principal {principal}`"),
+        }
+    }
+
+    /// Says what becomes of it when this command ends before it.
+    fn interrupted(&self, owner: &Owner) {
+        let (wake, interrupt) = (self.command("wake"), self.command("interrupt"));
+        match owner {
+            Owner::Here(_) => note(format_args!(
+                "manyhands: interrupted, and the turn is not over: {wake} goes on with it, and so does a gateway once one \
+                 runs; {interrupt} ends it"
+            )),
+            Owner::There { .. } => note(format_args!(
+                "manyhands: interrupted, and the turn goes on without this command: {} shows it, {interrupt} ends it",
+                self.command("session events --follow")
+            )),
+        }
+    }
+}
+
+/// Has the loop begin, or go on with, a turn, and shows it.
+async fn turn(setting: &Setting, turn: &Turn, how: &str, body: Option<Value>) -> anyhow::Result<()> {
+    let path = format!("/sessions/{}/{how}?principal={}", encoded(&turn.session), encoded(&turn.principal));
+    let begun = Cell::new(false);
+    let interrupted = |owner: &Owner| {
+        if begun.get() {
+            turn.interrupted(owner);
+        }
+    };
+    let work = async |owner: &mut Owner| hear(owner, setting, &path, body, &begun).await;
+    with_owner_or(setting, Stay::Long, interrupted, work).await
+}
+
+async fn hear(
+    owner: &mut Owner,
+    setting: &Setting,
+    path: &str,
+    body: Option<Value>,
+    begun: &Cell<bool>,
+) -> anyhow::Result<()> {
     let response: Response<Body> = owner.send(Method::POST, path, body).await?;
     let status = response.status();
     let mut body = response.into_body();
     if !status.is_success() {
         bail!("{}", refusal(&body.collect().await?.to_bytes()));
     }
+    begun.set(true);
     let (mut waiting, mut shown) = (Vec::new(), Shown::default());
     loop {
         let data = match body.frame().await {

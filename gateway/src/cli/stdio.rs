@@ -10,6 +10,7 @@ use hyper_util::rt::TokioIo;
 
 use super::control::{Found, encoded, find, refusal};
 use super::{Setting, log_to_stderr};
+use crate::serve::Scope;
 use crate::serve::control::stdio::{PROTOCOL, serve};
 use crate::session::SessionRef;
 
@@ -38,8 +39,8 @@ pub(super) async fn run(setting: Setting, options: Options) -> anyhow::Result<()
         }
         Found::Here(gateway) => gateway,
     };
-    // Further clients and commands come in through this process.
-    if let Err(error) = gateway.answer_commands() {
+    // Further clients and commands come in through this process. Turns that others left wait for a gateway.
+    if let Err(error) = gateway.answer_commands(Scope::Spoken) {
         gateway.shutdown().await;
         return Err(error.into());
     }

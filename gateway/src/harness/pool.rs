@@ -10,10 +10,10 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Harness, WakeError, wake};
+use super::{Harness, Scope, WakeError, wake};
 use crate::error::chain;
 use crate::leases::LeaseError;
-use crate::session::SessionId;
+use crate::session::{SessionError, SessionId};
 
 /// Most sessions that this process works on at the same time.
 const WAKERS_MAX: usize = 64;
@@ -34,6 +34,7 @@ enum End {
 
 struct Pool {
     harness: Arc<Harness>,
+    scope: Scope,
     closing: CancellationToken,
     tasks: TaskTracker,
     ended: mpsc::UnboundedSender<(SessionId, End)>,
@@ -43,12 +44,12 @@ struct Pool {
     failed: HashMap<SessionId, (u32, Instant)>,
 }
 
-/// Works on whatever is awake until `closing` fires, and then until what runs has ended.
-pub async fn pool(harness: Arc<Harness>, closing: CancellationToken) {
+/// Works on whatever is awake within the scope until `closing` fires, and then until what runs has ended.
+pub async fn pool(harness: Arc<Harness>, scope: Scope, closing: CancellationToken) {
     let mut wakings = harness.sessions.wakings();
     let (ended, mut ends) = mpsc::unbounded_channel();
     let (tasks, failed) = (TaskTracker::new(), HashMap::new());
-    let mut pool = Pool { harness, closing: closing.clone(), tasks, ended, awake: 0, failed };
+    let mut pool = Pool { harness, scope, closing: closing.clone(), tasks, ended, awake: 0, failed };
     loop {
         pool.look().await;
         tokio::select! {
@@ -70,8 +71,7 @@ impl Pool {
         if self.awake >= WAKERS_MAX {
             return;
         }
-        let me = self.harness.leases.me();
-        let awake = match self.harness.sessions.awake(&me.0).await {
+        let awake = match self.within_scope().await {
             Ok(awake) => awake,
             Err(error) => {
                 tracing::warn!(error = %chain(&error), "it could not be seen which sessions are awake");
@@ -84,6 +84,23 @@ impl Pool {
                 self.wake(id);
             }
         }
+    }
+
+    /// Sessions of this process's scope that are awake.
+    async fn within_scope(&self) -> Result<Vec<SessionId>, SessionError> {
+        let (harness, me) = (&self.harness, self.harness.leases.me());
+        if self.scope == Scope::All {
+            return harness.sessions.awake(&me.0, None).await;
+        }
+        let (mut found, mut behind) = (Vec::new(), None);
+        // Idle commands ask nothing.
+        while !harness.spoken().is_empty() {
+            let page = harness.sessions.awake(&me.0, behind).await?;
+            let Some(last) = page.last() else { break };
+            behind = Some(*last);
+            found.extend(page.into_iter().filter(|id| harness.has_taken_on(*id)));
+        }
+        Ok(found)
     }
 
     fn wake(&mut self, id: SessionId) {

@@ -298,6 +298,10 @@ impl Face {
         let info = self.gateway.sessions.open(&view.principal, &session, &by).await;
         let info = info.map_err(|error| missing(error, &session))?;
         let id = event.id;
+        // What is said to the built-in brain through this process, it answers here.
+        if matches!(event.kind(), "user.message" | "user.interrupt") {
+            self.gateway.take_on(info.id);
+        }
         let seq = self.gateway.sessions.append(&info, At::End, &[event]).await.map_err(said)?;
         let written = json!({"id": id.to_string(), "seq": seq.0, "session": info.id.to_string()});
         Ok((written, Some(info.id)))

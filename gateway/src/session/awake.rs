@@ -23,16 +23,18 @@ pub(super) fn put(session: &str, place: &str, rows: &[NewRow]) -> Statement {
 }
 
 impl Sessions {
-    /// Sessions that are awake and that no living process works on, but perhaps `me`.
-    pub async fn awake(&self, me: &str) -> Result<Vec<SessionId>, SessionError> {
+    /// Sessions that are awake and that no living process works on, but perhaps `me`: at most 256 behind one, by their ids.
+    pub async fn awake(&self, me: &str, behind: Option<SessionId>) -> Result<Vec<SessionId>, SessionError> {
         let awake: Vec<String> = sqlx::query_scalar(
             "select a.session from awake a
              join session s on s.id = a.session and s.status = 'active'
              left join lease l on l.subject = 'session/' || a.session
-             where l.node is null or l.node = $1 or l.node not in (select id from node where status = 'alive')
-             order by a.session limit $2",
+             where a.session > $2
+                 and (l.node is null or l.node = $1 or l.node not in (select id from node where status = 'alive'))
+             order by a.session limit $3",
         )
         .bind(me.to_owned())
+        .bind(behind.map(|id| id.to_string()).unwrap_or_default())
         .bind(LOOK_MAX)
         .fetch_all(self.database.reader())
         .await

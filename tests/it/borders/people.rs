@@ -4,3 +4,4 @@ mod owner;
 mod pty;
 mod questions;
 mod terminal;
+mod turns;

@@ -129,7 +129,7 @@ async fn a_call_that_waits_for_a_person_is_given_up() -> Result<()> {
     Ok(())
 }
 
-/// Without a gateway it is written, and whoever goes on keeps to it.
+/// Without a gateway it ends at once, and what is to be done instead is left to whoever goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_gateway_the_next_one_keeps_to_it() -> Result<()> {
     let folder = tempfile::tempdir()?;
@@ -142,13 +142,13 @@ async fn without_a_gateway_the_next_one_keeps_to_it() -> Result<()> {
     }
     gateway.kill()?;
     let stopped = run(data, &["interrupt", "bare"])?;
-    ensure!(text(&stopped.stdout).starts_with("told to stop"), "{stopped:?}");
+    ensure!(text(&stopped.stdout) == "stopped\n", "{stopped:?}");
+    ensure!(rests(&reader.events("bare").await?) == ["interrupted"], "it has no end");
     let stopped = run(data, &["interrupt", "instead", "@say Good morning."])?;
     let note = text(&stopped.stdout);
     ensure!(note.contains("what you said once a gateway runs, or with `manyhands wake instead`"), "{note}");
-    ensure!(rests(&reader.events("bare").await?).is_empty(), "nobody works here");
+    ensure!(rests(&reader.events("instead").await?).is_empty(), "nobody works here");
 
-    // The command that goes on with one goes on with both.
     let mut woken = command(data);
     woken.env("MANYHANDS_BRAIN_MODEL", "scripted/demo").args(["wake", "instead"]);
     let woken = woken.output()?;

@@ -253,13 +253,13 @@ pub(super) fn field<'a>(event: &'a Event, path: &str) -> &'a Value {
 }
 
 /// What the loop's models said, a text each.
-pub(super) fn said(events: &[Event]) -> Vec<String> {
+pub(crate) fn said(events: &[Event]) -> Vec<String> {
     let messages = events.iter().filter(|event| event.kind() == "agent.message");
     messages.map(|event| field(event, "content")[0]["text"].as_str().unwrap_or_default().to_owned()).collect()
 }
 
 /// Why the loop rested, each time.
-pub(super) fn rests(events: &[Event]) -> Vec<String> {
+pub(crate) fn rests(events: &[Event]) -> Vec<String> {
     let idle = events.iter().filter(|event| event.kind() == "session.status_idle");
     idle.map(|event| field(event, "stop_reason.type").as_str().unwrap_or_default().to_owned()).collect()
 }

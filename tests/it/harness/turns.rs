@@ -61,11 +61,11 @@ async fn a_turn_is_written_from_the_question_to_the_rest() -> Result<()> {
     let state = alone.process.state(id).await?;
     ensure!(state.status == Status::Idle { stop_reason: StopReason::EndTurn } && state.spent.requests == 2);
     // Awake no more; and waking it again changes nothing.
-    ensure!(alone.process.sessions.awake("home").await?.is_empty());
+    ensure!(alone.process.sessions.awake("home", None).await?.is_empty());
     alone.process.wake(id).await?;
     ensure!(alone.process.events(id).await?.len() == events.len());
     alone.process.say(id, "thanks").await?;
-    ensure!(alone.process.sessions.awake("home").await? == [id]);
+    ensure!(alone.process.sessions.awake("home", None).await? == [id]);
     alone.process.wake(id).await?;
     ensure!(rests(&alone.process.events(id).await?).len() == 2);
     Ok(())

@@ -122,7 +122,7 @@ pub(super) async fn confirm(
         Err(error) => return Err(error.into()),
     }
     // Nobody here works on the session. On a database that others share, one of them may.
-    let later = of_loop && !gateway.works();
+    let later = of_loop && !gateway.works_on(session.id);
     let goes_on =
         |what: &str| format!("{what} once a gateway runs, or with `manyhands wake {}`", name(&session));
     let note = match (said.result, over) {

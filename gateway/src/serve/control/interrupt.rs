@@ -1,5 +1,6 @@
 //! `manyhands interrupt`: a person stops the built-in loop, and may say what it is to do instead.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,7 +48,7 @@ pub(super) async fn interrupt(
         let sentence = format!("nothing runs in session {} that could be stopped: {why}", name(&session));
         return Err(Refusal::invalid(sentence));
     }
-    if text.is_some() && gateway.works() {
+    if text.is_some() && gateway.works_on(session.id) {
         let brain = gateway.harness.brain(state.model.as_deref());
         brain.map_err(|error| Refusal::invalid(error.to_string()))?;
     }
@@ -61,7 +62,7 @@ pub(super) async fn interrupt(
     let last = gateway.sessions.append(&session, At::End, &events).await?;
     let came = if !stops {
         Came::NothingRan
-    } else if rests(&gateway, &session, last).await {
+    } else if ends_here(&gateway, &session, text.as_deref()).await? || rests(&gateway, &session, last).await {
         Came::Stopped
     } else {
         Came::Told
@@ -79,17 +80,36 @@ pub(super) async fn settle(gateway: &Gateway, session: &SessionInfo, by: &By) ->
     // Who stores as much as they may can still archive.
     let last =
         gateway.sessions.log().append(session.id, At::End, &[stop]).await.map_err(SessionError::from)?;
-    if !gateway.works() {
-        // Nobody else may be there to do it. If somebody is, that one does.
-        let _ = wake(&gateway.harness, session.id, gateway.closing.clone()).await;
-    }
-    if !gateway.sessions.state(session.id).await?.is_at_work() || rests(gateway, session, last).await {
+    if ends_here(gateway, session, None).await?
+        || !gateway.sessions.state(session.id).await?.is_at_work()
+        || rests(gateway, session, last).await
+    {
         return Ok(());
     }
     Err(Refusal::invalid(format!(
         "the built-in brain works in session {0} and does not rest yet: try again, or look at `manyhands session show {0}`",
         name(session)
     )))
+}
+
+/// Has the loop rest that was told to stop, where this process does not work on the session: nobody else may be there to
+/// do it. If somebody is, that one does. Whether it rests.
+async fn ends_here(
+    gateway: &Gateway,
+    session: &SessionInfo,
+    instead: Option<&str>,
+) -> Result<bool, SessionError> {
+    // What it is to do instead, it would do at once.
+    if gateway.works_on(session.id) || instead.is_some() {
+        return Ok(false);
+    }
+    let cancel = gateway.closing.child_token();
+    let mut waking = pin!(wake(&gateway.harness, session.id, cancel.clone()));
+    if tokio::time::timeout(RESTS_WITHIN, &mut waking).await.is_err() {
+        cancel.cancel();
+        let _ = waking.await;
+    }
+    Ok(!gateway.sessions.state(session.id).await?.is_at_work())
 }
 
 fn why_not(state: &SessionState) -> String {
@@ -109,7 +129,7 @@ fn word(reason: &StopReason) -> String {
 
 /// Whether the loop says soon that it rests, or that it has begun with what it was told instead.
 async fn rests(gateway: &Gateway, session: &SessionInfo, after: Seq) -> bool {
-    let patience = match (gateway.works(), &gateway.config.database_url) {
+    let patience = match (gateway.works_on(session.id), &gateway.config.database_url) {
         (true, _) => RESTS_WITHIN,
         (false, Some(_)) => RESTS_ELSEWHERE_WITHIN,
         (false, None) => return false,
@@ -144,7 +164,7 @@ enum Came {
 impl Came {
     fn note(self, instead: Option<&str>, gateway: &Gateway, session: &SessionInfo) -> String {
         let name = name(session);
-        let first = match (self, gateway.works()) {
+        let first = match (self, gateway.works_on(session.id)) {
             (Self::Stopped, _) => "stopped".to_owned(),
             (Self::Told, true) => format!(
                 "told to stop; it does not rest yet, and `manyhands session show {name}` says where it stands"
@@ -154,7 +174,7 @@ impl Came {
             }
             (Self::NothingRan, _) => "nothing ran".to_owned(),
         };
-        match (instead, gateway.works()) {
+        match (instead, gateway.works_on(session.id)) {
             (None, _) => first,
             (Some(_), true) => format!(
                 "{first}: it goes on with what you said, and `manyhands session events {name} --follow` shows it"

@@ -96,6 +96,7 @@ async fn wake(
 /// Writes what was said, and tells what comes of it: an event or a piece of one on each line, until the loop rests.
 async fn say(gateway: &Gateway, info: &SessionInfo, events: &[NewEvent]) -> Result<Response, Refusal> {
     let voice = gateway.harness.voices().listen(info.id);
+    gateway.take_on(info.id);
     let said = gateway.sessions.append(info, At::End, events).await?;
     let first = Seq(said.0 - i64::try_from(events.len()).unwrap_or_default());
     let state = gateway.sessions.state(info.id).await?;
