@@ -109,6 +109,22 @@ async fn a_probe_latches_nothing() {
     client.calls(echo()).await;
 }
 
+/// Its answers wait in memory until it reads: at some time it has to, before it is listened to again.
+#[tokio::test]
+async fn a_client_that_does_not_read_is_not_read_from() {
+    let mut client = Client::start();
+    let call = modern(echo());
+    let mut taken = 0;
+    while timeout(Duration::from_secs(5), client.say("tools/call", Some(taken), call.clone())).await.is_ok() {
+        taken += 1;
+        assert!(taken < 20_000, "none of the answers was read");
+    }
+    assert!(taken > 256, "{taken} were taken");
+    for _ in 0..taken {
+        client.hear().await;
+    }
+}
+
 #[tokio::test]
 async fn a_modern_client_needs_no_handshake() {
     let mut client = Client::start();

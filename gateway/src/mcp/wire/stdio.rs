@@ -15,7 +15,7 @@ use rmcp::service::{RxJsonRpcMessage, ServerInitializeError, TxJsonRpcMessage, s
 use rmcp::transport::Transport;
 use rmcp::{RoleServer, ServerHandler};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::{Mutex, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::envelope::{Envelope, Id};
@@ -29,6 +29,9 @@ pub const MAX_LINE: usize = 16 * 1024 * 1024;
 
 /// How many messages may have been read that rmcp has not taken yet.
 const READ_AHEAD: usize = 4;
+
+/// How many messages may wait for the client to read them before no more of its own are read.
+const UNWRITTEN_MAX: usize = 256;
 
 /// Why a connection ended other than by its end of file or by `cancel`.
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +66,14 @@ pub async fn serve_raw<H: ServerHandler>(
     let writer = Arc::new(Mutex::new(writer));
     let (checked, incoming) = mpsc::channel(READ_AHEAD);
     let supported = handler.supported_protocol_versions().into_owned();
-    let pipe = Pipe { incoming, writer: writer.clone(), supported, opened: false, listening: HashSet::new() };
+    let pipe = Pipe {
+        incoming,
+        writer: writer.clone(),
+        unwritten: Arc::new(Semaphore::new(UNWRITTEN_MAX)),
+        supported,
+        opened: false,
+        listening: HashSet::new(),
+    };
     let run = async {
         let running = match serve_server_with_ct(handler, pipe, cancel).await {
             Ok(running) => running,
@@ -193,6 +203,9 @@ impl<R: AsyncRead + Unpin> Lines<R> {
 struct Pipe<W> {
     incoming: mpsc::Receiver<ClientJsonRpcMessage>,
     writer: Arc<Mutex<W>>,
+    /// A place for each message that is not written yet. rmcp has a task for each: without a bound, a client that sends
+    /// and does not read would fill the memory.
+    unwritten: Arc<Semaphore>,
     supported: Vec<ProtocolVersion>,
     /// Whether rmcp has an era. Until then it ends at anything but a request.
     opened: bool,
@@ -211,10 +224,16 @@ impl<W: AsyncWrite + Send + Unpin + 'static> Transport<RoleServer> for Pipe<W> {
             self.listening.remove(&response.id);
         }
         let writer = self.writer.clone();
-        async move { write(&writer, serde_json::to_vec(&message)?).await }
+        let place = self.unwritten.clone().try_acquire_owned();
+        async move {
+            let _place = place;
+            write(&writer, serde_json::to_vec(&message)?).await
+        }
     }
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
+        // The client has to read first. Nobody closes this.
+        drop(self.unwritten.acquire().await);
         loop {
             let Some(message) = self.incoming.recv().await else {
                 return self.listening.iter().next().cloned().map(|id| self.end_listening(id));
