@@ -19,7 +19,7 @@ mod stdio;
 mod terminal;
 mod token;
 
-use std::io::{self, IsTerminal as _};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -28,6 +28,7 @@ use clap::{Args, Parser, Subcommand};
 use tokio_util::task::TaskTracker;
 
 use crate::config::{Config, Loaded};
+use crate::stderr;
 use terminal::{LogFields, note};
 
 /// Many brains, many hands, one log: an MCP gateway for long-running agents.
@@ -110,6 +111,7 @@ struct Interrupted;
 
 /// Runs the command that the arguments name.
 pub fn main() -> ExitCode {
+    stderr::tell_panics();
     let arguments = Arguments::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let done = match runtime {
@@ -121,7 +123,7 @@ pub fn main() -> ExitCode {
         }
         Err(error) => Err(error.into()),
     };
-    match done {
+    let code = match done {
         Ok(code) => code,
         Err(error) if error.is::<Interrupted>() => ExitCode::from(EXIT_INTERRUPTED),
         Err(error) if nobody_reads(&error) => ExitCode::SUCCESS,
@@ -129,7 +131,9 @@ pub fn main() -> ExitCode {
             note(format_args!("manyhands: {}", sentence(&error)));
             ExitCode::FAILURE
         }
-    }
+    };
+    stderr::flush();
+    code
 }
 
 /// An error with its causes. Many name their cause in their own sentence: nothing is said twice.
@@ -175,9 +179,9 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 /// Logs go to stderr: stdout belongs to answers, and on stdio to MCP.
 fn log_to_stderr(config: &Config) {
     let filter = tracing_subscriber::EnvFilter::new(&config.log);
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| stderr::Log);
     // A second subscriber in one process can only be a test's.
-    let _ = if io::stderr().is_terminal() {
+    let _ = if stderr::is_terminal() {
         logs.with_ansi(true).fmt_fields(LogFields).try_init()
     } else {
         logs.with_ansi(false).try_init()

@@ -36,12 +36,13 @@ pub(super) async fn run(setting: Setting, options: Options) -> anyhow::Result<()
     setting.signals.spawn(reread_on_hangup(hangups, server.reread(), stop.clone()));
     let base = base_url(server.address());
     let line = claude_line(&base, "default", &server.owner_token()?);
-    // Whether anybody reads it or not, the gateway runs.
-    let _ = say_lines(format_args!(
+    let banner = format!(
         "listening on {base}\n  data in {}\n  add it to Claude Code with\n\n    {line}\n\n  other clients: manyhands \
          connect codex|gemini|json",
         data.display()
-    ));
+    );
+    // Whether anybody reads it or not, the gateway runs.
+    tokio::task::spawn_blocking(move || say_lines(banner));
     server.run(stop).await?;
     Ok(())
 }

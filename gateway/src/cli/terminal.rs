@@ -16,6 +16,7 @@ use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
 use super::{Output, Setting};
+use crate::stderr;
 use crate::text::{Layout, Pieces, escaped};
 
 /// Erases the line that the cursor is in.
@@ -46,7 +47,12 @@ pub(super) fn json(value: impl Display) -> io::Result<()> {
 
 /// Says one line beside the answer. If nobody can be told, nothing is lost but that.
 pub(super) fn note(line: impl Display) {
-    let _ = print(&mut io::stderr().lock(), &line.to_string(), Layout::Line, "\n");
+    stderr::say(beside(&line.to_string()));
+}
+
+/// A line for stderr, escaped on a terminal.
+fn beside(line: &str) -> Cow<'_, str> {
+    if stderr::is_terminal() { escaped(line, Layout::Line) } else { Cow::Borrowed(line) }
 }
 
 fn print(
@@ -91,7 +97,7 @@ pub(super) struct Meanwhile {
 
 impl Meanwhile {
     pub(super) fn new() -> Self {
-        Self { terminal: io::stderr().is_terminal() }
+        Self { terminal: stderr::is_terminal() }
     }
 
     /// Whether anybody is told.
@@ -103,8 +109,7 @@ impl Meanwhile {
     pub(super) fn say(self, step: impl Display) {
         if self.terminal {
             let step = step.to_string();
-            // It is said again soon, or was not that important.
-            let _ = write!(io::stderr().lock(), "{ERASE}{}", escaped(&step, Layout::Line));
+            stderr::print(format_args!("{ERASE}{}", escaped(&step, Layout::Line)));
         }
     }
 
@@ -121,7 +126,7 @@ pub(super) fn can_ask() -> bool {
 
 /// Asks on stderr, and reads the answer from stdin: true is a yes. None: the input ended.
 pub(super) async fn yes(question: &str) -> anyhow::Result<Option<bool>> {
-    print(&mut io::stderr().lock(), question, Layout::Line, " [y/N] ")?;
+    stderr::print(format_args!("{} [y/N] ", beside(question)));
     let read = || {
         let mut line = String::new();
         io::stdin().read_line(&mut line).map(|read| (read > 0).then_some(line))
