@@ -29,7 +29,7 @@ const ENVIRONMENT: &str = "MANYHANDS_";
 /// Shortest time between two signs of life, in milliseconds: more often would only wear the disk.
 const HEARTBEAT_MS_MIN: u64 = 10;
 /// The settings that are not tables: each can be set from the environment.
-pub const SETTINGS: [&str; 40] = [
+pub const SETTINGS: [&str; 41] = [
     "listen",
     "log",
     "allowed_hosts",
@@ -47,6 +47,7 @@ pub const SETTINGS: [&str; 40] = [
     "limits.mcp_sessions",
     "limits.stored_bytes",
     "limits.body_bytes",
+    "limits.connections",
     "brain.provider",
     "brain.model",
     "brain.base_url",
@@ -155,6 +156,8 @@ pub struct Limits {
     pub stored_bytes: u64,
     /// Bytes of one request's body. Default 4 MiB.
     pub body_bytes: usize,
+    /// HTTP connections of everybody together. Default 20000, or what the limit of open files leaves room for.
+    pub connections: Option<usize>,
 }
 
 impl Default for Limits {
@@ -167,6 +170,7 @@ impl Default for Limits {
             mcp_sessions: 64,
             stored_bytes: 10 << 30,
             body_bytes: 4 << 20,
+            connections: None,
         }
     }
 }
@@ -319,8 +323,16 @@ impl Config {
             );
             return senseless("nodes.dead_after_ms", &message);
         }
-        let Limits { sessions, instances, running_calls, streams, mcp_sessions, stored_bytes, body_bytes } =
-            self.limits;
+        let Limits {
+            sessions,
+            instances,
+            running_calls,
+            streams,
+            mcp_sessions,
+            stored_bytes,
+            body_bytes,
+            connections,
+        } = self.limits;
         let wide = |limit: usize| u64::try_from(limit).unwrap_or(u64::MAX);
         for (setting, limit) in [
             ("limits.sessions", sessions),
@@ -330,6 +342,7 @@ impl Config {
             ("limits.mcp_sessions", wide(mcp_sessions)),
             ("limits.stored_bytes", stored_bytes),
             ("limits.body_bytes", wide(body_bytes)),
+            ("limits.connections", connections.map_or(u64::MAX, wide)),
         ] {
             if limit == 0 {
                 return senseless(setting, "is 0: it must be at least 1");

@@ -5,6 +5,7 @@
 
 mod background;
 mod brains;
+mod connections;
 pub mod control;
 mod http;
 mod own;
@@ -42,6 +43,7 @@ use crate::registry::{Maker, Making, Registry, RegistryError};
 use crate::seal::Sealer;
 use crate::session::{SessionId, SessionLimits, Sessions};
 
+use connections::Bounds;
 pub use crate::harness::Scope;
 pub(crate) use own::{LOOK_EVERY, PASSING};
 pub use own::{OwnError, SOCKET_FILE, TOKEN_FILE, read_token};
@@ -145,9 +147,6 @@ pub enum ServeError {
     /// A configured host or origin is none.
     #[error("allowed_hosts or allowed_origins: {0}")]
     NotAPlace(#[from] NotAPlace),
-    /// Serving failed.
-    #[error("serving failed: {0}")]
-    Serving(std::io::Error),
 }
 
 impl Gateway {
@@ -417,18 +416,13 @@ impl Server {
             // A client that never reads its answer, or never ends its request, keeps nobody from the end.
             tokio::time::sleep(STEP_MAX).await;
         };
-        let http = async {
-            let served = http::serve(listener, router, closing.clone()).await;
-            // A listener that fails takes the rest down with it.
-            stop.cancel();
-            served
-        };
-        let served = tokio::select! {
-            served = http => served,
-            () = stopped => Ok(()),
-        };
+        let bounds = Bounds::http(gateway.config.limits.connections);
+        tokio::select! {
+            () = connections::serve(listener, router, bounds, closing.clone()) => {}
+            () = stopped => {}
+        }
         gateway.shutdown().await;
-        served.map_err(ServeError::Serving)
+        Ok(())
     }
 }
 

@@ -24,7 +24,7 @@ fn fields(table: &str) -> BTreeSet<String> {
 }
 
 /// One value of each setting that is not its default, as text of the environment, and what it shows as.
-const OTHERS: [(&str, &str); 40] = [
+const OTHERS: [(&str, &str); 41] = [
     ("listen", "127.0.0.1:1"),
     ("log", "debug"),
     ("allowed_hosts", "[\"a.example\"]"),
@@ -42,6 +42,7 @@ const OTHERS: [(&str, &str); 40] = [
     ("limits.mcp_sessions", "3"),
     ("limits.stored_bytes", "3"),
     ("limits.body_bytes", "3"),
+    ("limits.connections", "3"),
     ("brain.provider", "scripted"),
     ("brain.model", "anthropic/claude-sonnet-4-5"),
     ("brain.base_url", "http://127.0.0.1:1"),

@@ -23,6 +23,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::net::{UnixListener, UnixStream};
 
+use super::connections::{self, Bounds};
 use super::Gateway;
 use crate::error::{self, Faced};
 pub use files::{ERROR_TRAILER, LEFT_OUT_TRAILER};
@@ -50,27 +51,21 @@ async fn about(State(gateway): State<Arc<Gateway>>) -> axum::Json<Value> {
 /// Serves until the gateway closes.
 pub(super) async fn serve(listener: UnixListener, gateway: Arc<Gateway>) {
     let closing = gateway.closing.clone();
-    let served = axum::serve(OwnerOnly(listener), router(gateway))
-        .with_graceful_shutdown(closing.cancelled_owned())
-        .await;
-    if let Err(error) = served {
-        tracing::error!(error = %error, "the owner's socket failed");
-    }
+    connections::serve(OwnerOnly(listener), router(gateway), Bounds::owner(), closing).await;
 }
 
 /// Accepts the owner of this process and root, and hangs up on everybody else.
 struct OwnerOnly(UnixListener);
 
-impl axum::serve::Listener for OwnerOnly {
-    type Io = UnixStream;
-    type Addr = tokio::net::unix::SocketAddr;
+impl connections::Listener for OwnerOnly {
+    type Socket = UnixStream;
 
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+    async fn accept(&mut self) -> std::io::Result<UnixStream> {
         loop {
-            let (stream, address) = axum::serve::Listener::accept(&mut self.0).await;
+            let (stream, _) = self.0.accept().await?;
             let ours = rustix::process::geteuid().as_raw();
             match stream.peer_cred() {
-                Ok(peer) if peer.uid() == ours || peer.uid() == 0 => return (stream, address),
+                Ok(peer) if peer.uid() == ours || peer.uid() == 0 => return Ok(stream),
                 Ok(peer) => tracing::warn!(
                     peer.uid = peer.uid(),
                     "another user was turned away from the owner's socket"
@@ -80,10 +75,6 @@ impl axum::serve::Listener for OwnerOnly {
                 }
             }
         }
-    }
-
-    fn local_addr(&self) -> std::io::Result<Self::Addr> {
-        self.0.local_addr()
     }
 }
 

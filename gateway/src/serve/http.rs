@@ -9,10 +9,7 @@ use axum::extract::{Path, Request, State};
 use axum::middleware;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{any, get};
-use axum::serve::ListenerExt as _;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use super::{Auth, Gateway};
@@ -34,19 +31,6 @@ struct Faces {
     gateway: Arc<Gateway>,
     auth: Auth,
     mcp: Guarded<Face>,
-}
-
-/// Serves until the gateway closes and the last answer is out.
-pub(super) async fn serve(
-    listener: TcpListener,
-    router: Router,
-    closing: CancellationToken,
-) -> std::io::Result<()> {
-    // Nagle and delayed acknowledgements cost up to 44 ms a call.
-    let listener = listener.tap_io(|stream| {
-        let _ = stream.set_nodelay(true);
-    });
-    axum::serve(listener, router).with_graceful_shutdown(closing.cancelled_owned()).await
 }
 
 pub(super) fn router(gateway: Arc<Gateway>, auth: Auth, settings: WireSettings) -> Router {
