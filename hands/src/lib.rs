@@ -28,6 +28,7 @@ pub mod container;
 pub mod emulator;
 mod instances;
 pub mod mcp;
+pub mod open_files;
 mod orphans;
 pub mod posix;
 mod remote;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use axum::body::Body;
+use hands::open_files;
 use http::{Method, Request, Response, header};
 use http_body_util::BodyExt as _;
 use hyper::client::conn::http1::{self, SendRequest};
@@ -96,6 +97,7 @@ impl Owner {
             Found::There { sender, driver, .. } => Ok(Self::There { sender, _driver: driver }),
             Found::Here(gateway) => {
                 if stay == Stay::Long {
+                    open_files::raise()?;
                     gateway.answer_commands(Scope::Spoken)?;
                 }
                 Ok(Self::Here(gateway))

@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal as _};
 use std::net::SocketAddr;
 
 use clap::Args;
+use hands::open_files;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -24,6 +25,7 @@ pub(super) struct Options {
 
 pub(super) async fn run(setting: Setting, options: Options) -> anyhow::Result<()> {
     log_to_stderr(&setting.config);
+    open_files::raise()?;
     let mut config = setting.config;
     if let Some(listen) = options.listen {
         config.listen = listen;

@@ -3,6 +3,7 @@
 use anyhow::{Context as _, bail};
 use axum::body::Body;
 use clap::Args;
+use hands::open_files;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::BodyExt as _;
 use hyper::client::conn::http1::SendRequest;
@@ -27,6 +28,7 @@ pub(super) struct Options {
 
 pub(super) async fn run(setting: Setting, options: Options) -> anyhow::Result<()> {
     log_to_stderr(&setting.config);
+    open_files::raise()?;
     let stop = super::serve::stop_on_signal(&setting.signals)?;
     let gateway = match find(&setting.config).await? {
         Found::There { sender, driver, .. } => {

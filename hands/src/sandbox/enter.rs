@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::init::PROGRAM;
 use super::{Access, Network, WORKSPACE, seccomp, stage};
+use crate::open_files;
 
 /// The user and group that commands see themselves as.
 const INSIDE: u32 = 1000;
@@ -119,6 +120,8 @@ pub(super) struct Spec {
     pub(super) file_size: u64,
     /// Bytes of `/tmp`.
     pub(super) tmp: u64,
+    /// Open files of a process unless it raises that itself. `None`: the most that it may have.
+    pub(super) open_files: Option<u64>,
 }
 
 /// A step that failed, and why. Goes to the gateway over standard error.
@@ -185,7 +188,7 @@ fn limit_resources(spec: &Spec) -> io::Result<()> {
         let most = Some(most.min(ours));
         setrlimit(resource, Rlimit { current: most, maximum: most })?;
     }
-    Ok(())
+    spec.open_files.map_or(Ok(()), open_files::put_back)
 }
 
 /// The command line of `bwrap`. Pushes files that it reads to `files`: they must live until then.

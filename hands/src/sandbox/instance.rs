@@ -28,7 +28,7 @@ use super::watch::Watch;
 use super::{SandboxConfig, owner, reap, refusal};
 use crate::instances::Living;
 use crate::posix::{Ended, Report};
-use crate::{HandError, InstanceId, Lease};
+use crate::{HandError, InstanceId, Lease, open_files};
 
 /// How long a sandbox may take to start, on a machine under heavy load.
 const START: Duration = Duration::from_secs(30);
@@ -326,6 +326,7 @@ fn spec(config: &SandboxConfig, lease: &Lease, user: Option<u32>, group: &Group)
         processes: limits.processes,
         file_size: limits.workspace,
         tmp: limits.tmp,
+        open_files: open_files::former(),
     }
 }
 

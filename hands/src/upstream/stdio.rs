@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use secrecy::ExposeSecret;
 use tokio::io::{AsyncWriteExt, BufReader};
-use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -26,7 +26,7 @@ use self::processes::{Family, Mark};
 use super::connection::Connection;
 use super::wire::{Failure, Incoming};
 use super::{Given, Shared};
-use crate::InstanceId;
+use crate::{InstanceId, open_files};
 
 /// How many messages may wait for a server to read them.
 const QUEUE: usize = 64;
@@ -83,7 +83,7 @@ impl Process {
             return Err(Failure::Unreached("its command is empty".to_owned()));
         };
         let mark = Mark::new();
-        let mut command = Command::new(program);
+        let mut command = open_files::command(program);
         command.args(arguments).env_clear().envs(inherited());
         for (name, given) in start.environment {
             let value = given.read().map_err(|error| {

@@ -12,8 +12,10 @@ use rustix::process::{
 };
 
 use super::machine::{NAME, SOCKETS, TEMPLATE};
+use crate::open_files;
 
-/// The hidden command of the first. The instance's name, QEMU and its arguments follow.
+/// The hidden command of the first. The instance's name, the soft limit of open files (0: as it is), QEMU and its
+/// arguments follow.
 pub(super) const KEEP: &str = "vm-keep";
 /// The hidden command of the second. Who keeps it, the instance's name, QEMU and its arguments follow.
 const BECOME: &str = "vm-become";
@@ -24,8 +26,11 @@ pub(super) fn dispatch(arguments: Vec<OsString>) -> Option<ExitCode> {
     let command = arguments.next()?;
     let (program, ended) = match command.to_str()? {
         KEEP => {
-            let (instance, program) = (arguments.next()?, arguments.next()?);
-            let ended = keep(&instance, &program, arguments);
+            let (instance, files, program) = (arguments.next()?, arguments.next()?, arguments.next()?);
+            let files = files.to_str().and_then(|files| files.parse().ok()).filter(|files| *files > 0);
+            let ended = files
+                .map_or(Ok(()), open_files::put_back)
+                .and_then(|()| keep(&instance, &program, arguments));
             (program, ended)
         }
         BECOME => {

@@ -19,7 +19,7 @@ use tokio_util::task::TaskTracker;
 use super::keeper::KEEP;
 use super::qmp::{Qmp, QmpError};
 use super::{Resolved, VmConfig};
-use crate::{HandError, InstanceId};
+use crate::{HandError, InstanceId, open_files};
 
 /// Commands that run at once in a machine; more wait. Each has a port of its own.
 pub(super) const TURNS: u32 = 8;
@@ -103,7 +103,7 @@ impl Machine {
         remove_sockets(folder);
         let (hold, held) = std::os::unix::net::UnixStream::pair().map_err(io("making a socket"))?;
         let mut child = Command::new(&config.program)
-            .args([KEEP, &instance.0])
+            .args([KEEP, &instance.0, &open_files::former().unwrap_or_default().to_string()])
             .arg(&config.qemu)
             .args(arguments(config, resolved, disk, begin))
             .stdin(Stdio::from(OwnedFd::from(held)))
