@@ -4,6 +4,7 @@
 //! ROWS=sandbox` measures one file's alone.
 
 mod calls;
+mod connections;
 mod container;
 mod disk;
 mod kinds;
@@ -20,7 +21,8 @@ use std::path::Path;
 use anyhow::{Result, bail, ensure};
 
 /// The files with rows, in the order of the table.
-const ROOMS: [&str; 8] = ["log", "process", "sleep", "sandbox", "container", "kinds", "seed", "calls"];
+const ROOMS: [&str; 9] =
+    ["log", "process", "connections", "sleep", "sandbox", "container", "kinds", "seed", "calls"];
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -44,6 +46,7 @@ async fn rows(room: &str, scratch: &Path) -> Result<Vec<report::Row>> {
     match room {
         "log" => log::rows(scratch).await,
         "process" => process::rows(scratch).await,
+        "connections" => connections::rows(scratch).await,
         "sleep" => sleep::rows(scratch).await,
         "sandbox" => sandbox::rows(scratch).await,
         "container" => container::rows(scratch).await,

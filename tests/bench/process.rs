@@ -110,18 +110,18 @@ pub(crate) fn resident(pid: u32) -> Result<f64> {
 
 /// A stateless MCP client of one session.
 #[derive(Clone)]
-struct Caller {
+pub(crate) struct Caller {
     http: reqwest::Client,
     url: String,
     token: String,
 }
 
 impl Caller {
-    fn new(gateway: &Gateway, http: reqwest::Client) -> Result<Self> {
+    pub(crate) fn new(gateway: &Gateway, http: reqwest::Client) -> Result<Self> {
         Ok(Self { http, url: gateway.session_url("bench"), token: gateway.owner_token()? })
     }
 
-    async fn emit(&self) -> Result<()> {
+    pub(crate) async fn emit(&self) -> Result<()> {
         let content = json!([{"type": "text", "text": "x".repeat(100)}]);
         let event = json!({"type": "user.message", "content": content});
         let arguments = json!({"name": "session_emit", "arguments": event});
