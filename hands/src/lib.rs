@@ -26,6 +26,7 @@
 pub mod android;
 pub mod container;
 pub mod emulator;
+pub mod folder;
 mod instances;
 pub mod mcp;
 pub mod open_files;

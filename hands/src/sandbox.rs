@@ -25,7 +25,6 @@ mod refusal;
 mod runner;
 pub mod seccomp;
 mod stage;
-mod tree;
 pub(crate) mod watch;
 mod wire;
 

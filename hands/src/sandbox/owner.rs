@@ -12,10 +12,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::{AtFlags, CWD, Gid, Uid, chownat};
-
-use super::tree::Tree;
 use crate::HandError;
+use crate::folder::{self, Walk};
 
 /// Where users of sandboxes are taken from on a machine that has all ids: beyond those that
 /// distributions, LDAP and systemd hand out.
@@ -99,10 +97,9 @@ fn choose(work: &Path, range: &Range<u32>, taken: &HashSet<u32>) -> Option<u32> 
 
 /// Everything below first, the folder last: it is the record, and this may be cut short.
 fn give(work: &Path, user: u32) -> io::Result<()> {
-    let (uid, gid) = (Some(Uid::from_raw(user)), Some(Gid::from_raw(user)));
-    for entry in Tree::open(work)? {
+    for entry in Walk::open(work)? {
         let entry = entry?;
-        chownat(&entry.parent, entry.name.as_c_str(), uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+        entry.parent.give(&entry.name, user)?;
     }
-    Ok(chownat(CWD, work, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?)
+    Ok(folder::give(work, user)?)
 }

@@ -13,8 +13,8 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::Limits;
-use super::tree::Tree;
 use crate::HandError;
+use crate::folder::Walk;
 
 /// Shortest pause between two passes.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -148,15 +148,14 @@ impl Watch {
         }
         let mut files = 0;
         let mut used: u64 = 0;
-        let Ok(tree) = Tree::open(&self.work) else { return None };
-        for entry in tree {
+        let Ok(walk) = Walk::open(&self.work) else { return None };
+        for entry in walk {
             let Ok(entry) = entry else {
-                return Some(
-                    "/workspace is too deeply nested to be measured; delete the deepest folders".into(),
-                );
+                return Some("/workspace holds too many folders to be measured; delete some".into());
             };
             files += 1;
-            used = used.saturating_add(entry.stat.stx_blocks.saturating_mul(512));
+            used = used
+                .saturating_add(u64::try_from(entry.stat.st_blocks).unwrap_or_default().saturating_mul(512));
             if files > MOST_FILES {
                 return Some(format!("/workspace holds more than {MOST_FILES} files; delete some"));
             }

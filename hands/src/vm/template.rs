@@ -129,7 +129,7 @@ pub(super) fn sweep(cache: &Path, mine: &Template) -> io::Result<()> {
             && file.try_lock().is_ok()
         {
             tracing::info!(folder = %folder.display(), "a machine that nobody uses is removed");
-            fs::remove_dir_all(folder)?;
+            crate::folder::remove(&folder)?;
         }
     }
     Ok(())
