@@ -109,7 +109,7 @@ pub trait Hand: Send + Sync + 'static {
     fn about(&self) -> Value;
 }
 
-/// Copies a file or a folder in and out of instances, as a tar stream ([`sandbox::pack`], [`sandbox::unpack`]).
+/// Copies a file or a folder in and out of instances, as a tar stream ([`sandbox::pack`], [`sandbox::Landing`]).
 #[async_trait]
 pub trait Files: Send + Sync {
     /// Makes `to`, below `/workspace` unless absolute, of a stream from [`sandbox::pack`]. Refuses what is there
@@ -123,7 +123,7 @@ pub trait Files: Send + Sync {
         cancel: &CancellationToken,
     ) -> Result<(), CopyError>;
 
-    /// Writes a stream for [`sandbox::unpack`] of `from`, below `/workspace` unless absolute. `moved` is told how
+    /// Writes a stream for [`sandbox::Landing`] of `from`, below `/workspace` unless absolute. `moved` is told how
     /// many bytes have come so far. Gives how many pipes, sockets and devices are not in it.
     async fn copy_out(
         &self,

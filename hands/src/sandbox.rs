@@ -25,6 +25,7 @@ mod refusal;
 mod runner;
 pub mod seccomp;
 mod stage;
+mod unpack;
 pub(crate) mod watch;
 mod wire;
 
@@ -36,10 +37,11 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-pub use self::archive::{discard, pack, unpack};
+pub use self::archive::pack;
 pub use self::copy::CopyError;
 pub use self::doctor::{Finding, State, inspect};
 pub use self::refusal::may_mount_at;
+pub use self::unpack::Landing;
 
 use self::cgroup::Hierarchies;
 use self::instance::Instance;

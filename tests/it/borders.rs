@@ -3,7 +3,7 @@
 
 mod configuration;
 mod connections;
-mod copies;
+pub(crate) mod copies;
 mod disk;
 mod kernel;
 mod memory;

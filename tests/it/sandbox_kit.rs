@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hands::sandbox::{Sandbox, SandboxConfig};
+use hands::sandbox::{CopyError, Landing, Sandbox, SandboxConfig};
 use hands::{
     Call, CallContext, Content, Ending, Hand, HandError, InstanceId, Lease, Outcome, Owner, Progress,
 };
@@ -159,6 +159,13 @@ pub(crate) fn processes_of(instance: &InstanceId) -> Vec<Pid> {
         }
     }
     found
+}
+
+/// Makes `to` of a copy out of a hand.
+pub(crate) fn unpack(archive: &[u8], to: &Path) -> Result<(), CopyError> {
+    let mut landing = Landing::beside(to)?;
+    landing.unpack(archive)?;
+    landing.keep()
 }
 
 /// Waits until something holds.

@@ -1,16 +1,16 @@
 //! `manyhands hand cp`: files and folders in and out of a hand's `/workspace`.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use axum::body::Body;
 use clap::Args;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use hands::sandbox::{discard, pack, unpack};
+use hands::sandbox::{CopyError, Landing, pack};
 use http::{Method, Request, header};
 use http_body_util::BodyExt as _;
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncWriteExt as _, DuplexStream};
 use tokio_util::io::{ReaderStream, SyncIoBridge};
 
 use super::control::{Owner, encoded, refusal};
@@ -90,11 +90,8 @@ async fn copy_in(
     let packed = tokio::task::spawn_blocking(move || {
         let mut pipe = SyncIoBridge::new(ours);
         let left_out = pack(&source, &mut pipe)?;
-        pipe.shutdown().map_err(|source_error| hands::sandbox::CopyError::Local {
-            path: source,
-            source: source_error,
-        })?;
-        Ok::<_, hands::sandbox::CopyError>(left_out)
+        pipe.shutdown().map_err(|source_error| CopyError::Local { path: source, source: source_error })?;
+        Ok::<_, CopyError>(left_out)
     });
     let mut progress = Progress::new();
     let counted = progress.counter();
@@ -150,69 +147,51 @@ async fn copy_out(
     target: &Path,
     session: &str,
 ) -> anyhow::Result<Copied> {
-    if std::fs::symlink_metadata(target).is_ok() {
-        bail!("{} exists already: name something new", target.display());
-    }
-    if let Some(folder) = target.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir())
-    {
-        bail!("there is no folder {}: make it first", folder.display());
-    }
-    let beside = Beside::of(target)?;
+    let mut landing = Landing::beside(target)?;
     let response = owner.send(Method::GET, &path_of(source, session), None).await?;
     let status = response.status();
-    let mut body = response.into_body();
+    let body = response.into_body();
     if !status.is_success() {
         bail!("{}", refusal(&body.collect().await?.to_bytes()));
     }
-    let (mut ours, theirs) = tokio::io::duplex(PIPE_BYTES);
-    let unpacked = tokio::task::spawn_blocking({
-        let beside = beside.0.clone();
-        move || unpack(SyncIoBridge::new(theirs), &beside)
+    let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
+    let unpacking = tokio::task::spawn_blocking(move || {
+        let unpacked = landing.unpack(SyncIoBridge::new(theirs));
+        (landing, unpacked)
     });
     let mut progress = Progress::new();
-    let counter = progress.counter();
-    let (mut broken, mut left_out) = (None, 0);
+    let received = receive(body, ours, &progress.counter()).await;
+    // Even where the rest failed: what was unpacked is to be removed before this ends.
+    let (landing, unpacked) = unpacking.await?;
+    let left_out = received?;
+    unpacked?;
+    landing.keep()?;
+    Ok(Copied { bytes: progress.done(), left_out })
+}
+
+/// Gives what comes to who unpacks it: how many were left out. Ends early when nothing more is taken.
+async fn receive(mut body: Body, mut to: DuplexStream, counter: &Counter) -> anyhow::Result<u64> {
+    let mut left_out = 0;
     while let Some(frame) = body.frame().await {
         let frame = frame.context("the copy broke off")?;
         match frame.into_data() {
             Ok(data) => {
                 counter.add(data.len());
-                // The reader stops early only when unpacking failed, which is told below.
-                let _ = ours.write_all(&data).await;
+                if to.write_all(&data).await.is_err() {
+                    break;
+                }
             }
             Err(frame) => {
                 let trailers = frame.into_trailers().unwrap_or_default();
-                broken = trailers.get(ERROR_TRAILER).cloned();
+                if let Some(sentence) = trailers.get(ERROR_TRAILER) {
+                    bail!("{}", sentence.to_str().unwrap_or("the copy broke off"));
+                }
                 let said = trailers.get(LEFT_OUT_TRAILER).and_then(|said| said.to_str().ok());
                 left_out = said.and_then(|said| said.parse().ok()).unwrap_or_default();
             }
         }
     }
-    drop(ours);
-    let unpacked = unpacked.await?;
-    if let Some(sentence) = broken {
-        bail!("{}", sentence.to_str().unwrap_or("the copy broke off"));
-    }
-    unpacked?;
-    std::fs::rename(&beside.0, target).with_context(|| format!("{} can't be made", target.display()))?;
-    Ok(Copied { bytes: progress.done(), left_out })
-}
-
-/// Where a copy goes before it has its name. What is still there at the end is removed, however it ended.
-struct Beside(PathBuf);
-
-impl Beside {
-    fn of(target: &Path) -> anyhow::Result<Self> {
-        let name = target.file_name().context("the target needs a name")?.to_string_lossy();
-        Ok(Self(target.with_file_name(format!(".{name}.{}", std::process::id()))))
-    }
-}
-
-impl Drop for Beside {
-    fn drop(&mut self) {
-        // What was made whole has its name, and is not here any more.
-        let _ = discard(&self.0);
-    }
+    Ok(left_out)
 }
 
 /// Says on a terminal how far it has come.

@@ -1,19 +1,27 @@
-//! This machine's side of a copy.
+//! This machine's side of a copy: what a stream is made of and how it is read.
 //!
-//! What comes out of a sandbox is hostile: [`unpack`] makes a fresh tree with nothing in it but folders, files and, last
-//! of all, links, so that nothing is ever written through a link.
+//! What is copied in may lie where an agent can write, and be exchanged for a link or a pipe at any moment. So it is read by
+//! descriptors, and what is not the file that was seen is refused.
 
-use std::fs::{self, DirBuilder, File, FileType, OpenOptions, Permissions};
+use std::cell::Cell;
+use std::ffi::{CStr, OsStr};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
-use std::path::{Component, Path, PathBuf};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::rc::Rc;
 
-use tar::{Archive, Builder, Entry, EntryType, HeaderMode};
+use rustix::fs::{FileType, Stat};
+use tar::{Archive, Builder, Entry, EntryType, Header, HeaderMode};
 
 use super::CopyError;
+use crate::folder::{Folder, Walk, kind, name, split};
 
-/// Most files, folders and links of one copy out of a sandbox.
-const MOST_ENTRIES: usize = 1_000_000;
+/// Longest path in a copy, in bytes: the kernel takes no longer one.
+pub(super) const MOST_PATH: usize = 4095;
+/// Most bytes of an archive between the data of two entries: their names, and what else is said of them.
+const MOST_HEADERS: u64 = 256 << 10;
+/// More than an entry has.
+const UNLIMITED: u64 = u64::MAX;
 
 /// Takes an archive until something fails.
 ///
@@ -58,14 +66,21 @@ impl<W: Write> Write for Unbroken<W> {
 /// Writes a file or folder of this machine as a stream for [`crate::Files::copy_in`]. Links stay links. Gives how many
 /// pipes, sockets and devices were left out.
 pub fn pack(source: &Path, to: impl Write) -> Result<u64, CopyError> {
-    let kind = fs::symlink_metadata(source).map_err(local(source))?.file_type();
-    if !can_be_copied(kind) {
+    let (folder, last) = split(source);
+    let opened = Folder::open(&folder).map_err(local(source))?;
+    let (last, whole) = match last {
+        Some(last) => (name(last).map_err(local(source))?, folder.join(last)),
+        // The folder itself, of which the name does not matter.
+        None => (c".".to_owned(), folder),
+    };
+    let stat = opened.look(&last).map_err(local(source))?;
+    if !can_be_copied(kind(&stat)) {
         return Err(CopyError::Refused(format!("{} is neither a file nor a folder.", source.display())));
     }
     let mut builder = Builder::new(Unbroken::new(to));
-    builder.follow_symlinks(false);
     builder.mode(HeaderMode::Complete);
-    let packed = pack_all(source, kind, &mut builder);
+    let mut packing = Packing { builder: &mut builder, left_out: 0 };
+    let packed = packing.all(&opened, &last, &stat, &whole).map(|()| packing.left_out);
     if packed.is_err() {
         builder.get_mut().break_off();
     } else {
@@ -78,143 +93,120 @@ fn can_be_copied(kind: FileType) -> bool {
     kind.is_file() || kind.is_dir() || kind.is_symlink()
 }
 
-fn pack_all(source: &Path, kind: FileType, builder: &mut Builder<impl Write>) -> Result<u64, CopyError> {
-    let mut left_out = 0;
-    let mut waiting = vec![(source.to_owned(), PathBuf::from("content"), kind)];
-    while let Some((path, name, kind)) = waiting.pop() {
-        if !can_be_copied(kind) {
-            left_out += 1;
-        } else if kind.is_dir() {
-            builder.append_dir(&name, &path).map_err(local(&path))?;
-            for entry in fs::read_dir(&path).map_err(local(&path))? {
-                let entry = entry.map_err(local(&path))?;
-                let kind = entry.file_type().map_err(local(&entry.path()))?;
-                waiting.push((entry.path(), name.join(entry.file_name()), kind));
-            }
-        } else if kind.is_file() {
-            pack_file(&path, &name, builder).map_err(local(&path))?;
-        } else {
-            builder.append_path_with_name(&path, &name).map_err(local(&path))?;
-        }
-    }
-    Ok(left_out)
+struct Packing<'a, W: Write> {
+    builder: &'a mut Builder<W>,
+    left_out: u64,
 }
 
-fn pack_file(path: &Path, name: &Path, builder: &mut Builder<impl Write>) -> io::Result<()> {
-    let mut file = File::open(path)?;
-    let length = file.metadata()?.len();
-    builder.append_file(name, &mut file)?;
-    // What it grew or lost meanwhile would be taken for the beginning of what comes next.
-    if file.metadata()?.len() == length {
+impl<W: Write> Packing<'_, W> {
+    fn all(&mut self, folder: &Folder, last: &CStr, stat: &Stat, source: &Path) -> Result<(), CopyError> {
+        let top = Path::new("content");
+        self.one(folder, last, stat, top).map_err(local(source))?;
+        if !kind(stat).is_dir() {
+            return Ok(());
+        }
+        let below = folder.child(last).map_err(local(source))?;
+        let mut walk = Walk::below(below).map_err(local(source))?;
+        while let Some(entry) = walk.next() {
+            let entry = entry.map_err(local(source))?;
+            let path = walk.path(MOST_PATH).map(|path| path.join(OsStr::from_bytes(entry.name.to_bytes())));
+            let path =
+                path.filter(|path| top.join(path).as_os_str().len() <= MOST_PATH).ok_or_else(|| {
+                    let why = format!(
+                        "{} is too deeply nested: a path in it has more than {MOST_PATH} bytes.",
+                        source.display()
+                    );
+                    CopyError::Refused(why)
+                })?;
+            let shown = source.join(&path);
+            self.one(&entry.parent, &entry.name, &entry.stat, &top.join(path)).map_err(local(&shown))?;
+        }
         Ok(())
-    } else {
-        Err(io::Error::other("it changed while it was copied"))
+    }
+
+    /// Packs one that was seen, without what lies in it.
+    fn one(&mut self, folder: &Folder, entry: &CStr, stat: &Stat, path: &Path) -> io::Result<()> {
+        if kind(stat).is_file() {
+            let mut file = folder.read_file(entry, stat)?;
+            let length = file.metadata()?.len();
+            self.builder.append_file(path, &mut file)?;
+            // What it grew or lost meanwhile would be taken for the beginning of what comes next.
+            return if file.metadata()?.len() == length {
+                Ok(())
+            } else {
+                Err(io::Error::other("it changed while it was copied"))
+            };
+        }
+        let mut header = Header::new_gnu();
+        header.set_mode(stat.st_mode & 0o7777);
+        header.set_uid(stat.st_uid.into());
+        header.set_gid(stat.st_gid.into());
+        header.set_mtime(u64::try_from(stat.st_mtime).unwrap_or_default());
+        header.set_size(0);
+        if kind(stat).is_dir() {
+            header.set_entry_type(EntryType::Directory);
+            self.builder.append_data(&mut header, path, io::empty())
+        } else if kind(stat).is_symlink() {
+            header.set_entry_type(EntryType::Symlink);
+            let target = folder.read_link(entry)?;
+            self.builder.append_link(&mut header, path, OsStr::from_bytes(target.to_bytes()))
+        } else {
+            self.left_out += 1;
+            Ok(())
+        }
     }
 }
 
-fn local(path: &Path) -> impl FnOnce(io::Error) -> CopyError + use<> {
+pub(super) fn local<E: Into<io::Error>>(path: &Path) -> impl FnOnce(E) -> CopyError + use<E> {
     let path = path.to_owned();
-    move |source| CopyError::Local { path, source }
+    move |source| CopyError::Local { path, source: source.into() }
 }
 
-/// Makes `to` of a stream from [`crate::Files::copy_out`]. `to` must not exist.
-pub fn unpack(archive: impl Read, to: &Path) -> Result<(), CopyError> {
-    if fs::symlink_metadata(to).is_ok() {
-        return Err(CopyError::Refused(format!("{} exists already; name something new.", to.display())));
-    }
-    let mut archive = Archive::new(archive);
-    let mut links = Vec::new();
-    let mut modes = Vec::new();
-    for (number, entry) in archive.entries().map_err(local(to))?.enumerate() {
-        let mut entry = entry.map_err(local(to))?;
-        if number >= MOST_ENTRIES {
-            return Err(CopyError::Refused(format!("It holds more than {MOST_ENTRIES} files.")));
+/// Gives so much of an archive and no more.
+pub(crate) struct Rationed<R> {
+    from: R,
+    left: Rc<Cell<u64>>,
+}
+
+impl<R: Read> Read for Rationed<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.left.get();
+        if left == 0 && !buffer.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a name in it is too long"));
         }
-        let path = inside(to, &entry.path().map_err(local(to))?)?;
-        let mode = entry.header().mode().map_err(local(&path))? & 0o777;
-        match entry.header().entry_type() {
-            EntryType::Directory => {
-                DirBuilder::new().mode(0o700).create(&path).map_err(local(&path))?;
-                modes.push((path, mode));
-            }
-            EntryType::Regular | EntryType::Continuous => {
-                let mut file = new_file(&path, mode).map_err(local(&path))?;
-                io::copy(&mut entry, &mut file).map_err(local(&path))?;
-            }
-            EntryType::Symlink => {
-                let target = entry.link_name().map_err(local(&path))?.map(std::borrow::Cow::into_owned);
-                links.push((path, target.unwrap_or_default()));
-            }
-            EntryType::Link if is_same(to, &entry, &path) => {}
-            // Devices, pipes: nothing that a sandbox has to give. Who packed them counted them.
-            _ => {}
-        }
+        let most = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+        let read = self.from.read(&mut buffer[..most])?;
+        self.left.set(left - read as u64);
+        Ok(read)
     }
-    for (path, target) in links {
-        symlink(target, &path).map_err(local(&path))?;
-    }
-    if fs::symlink_metadata(to).is_err() {
-        return Err(CopyError::Refused("What came is neither a file nor a folder.".into()));
-    }
-    // Folders that may not be written come last, the deepest first.
-    for (path, mode) in modes.into_iter().rev() {
-        fs::set_permissions(&path, Permissions::from_mode(mode)).map_err(local(&path))?;
-    }
-    Ok(())
 }
 
-/// Removes what [`unpack`] made, with folders that may not be written to.
-pub fn discard(unpacked: &Path) -> io::Result<()> {
-    if !fs::symlink_metadata(unpacked)?.is_dir() {
-        return fs::remove_file(unpacked);
+/// Gives all entries of an archive to `take`, and then what it was read from. Names are kept in memory by who reads them,
+/// and whoever wrote the archive says how long they are: so there is a bound on what is read between two entries.
+pub(crate) fn each_entry<R: Read, E: From<io::Error>>(
+    from: R,
+    mut take: impl FnMut(&mut Entry<'_, Rationed<R>>) -> Result<(), E>,
+) -> Result<R, E> {
+    let left = Rc::new(Cell::new(0));
+    let mut archive = Archive::new(Rationed { from, left: Rc::clone(&left) });
+    let mut entries = archive.entries()?;
+    let mut skipped = 0;
+    loop {
+        left.set(MOST_HEADERS.saturating_add(skipped));
+        let Some(entry) = entries.next() else { break };
+        let mut entry = entry?;
+        left.set(UNLIMITED);
+        take(&mut entry)?;
+        let taken = UNLIMITED - left.get();
+        skipped = entry.header().entry_size().unwrap_or_default().saturating_sub(taken);
     }
-    let mut waiting = vec![unpacked.to_owned()];
-    while let Some(folder) = waiting.pop() {
-        fs::set_permissions(&folder, Permissions::from_mode(0o700))?;
-        for entry in fs::read_dir(&folder)? {
-            let entry = entry?;
-            if entry.file_type()?.is_dir() {
-                waiting.push(entry.path());
-            }
-        }
-    }
-    fs::remove_dir_all(unpacked)
-}
-
-/// Makes another name for a file that was unpacked before, if the entry is one. There are no links yet to be led astray by.
-fn is_same(to: &Path, entry: &Entry<'_, impl Read>, path: &Path) -> bool {
-    let Ok(Some(target)) = entry.link_name() else { return false };
-    let Ok(target) = inside(to, &target) else { return false };
-    let is_file = fs::symlink_metadata(&target).is_ok_and(|found| found.is_file());
-    is_file && (fs::hard_link(&target, path).is_ok() || fs::copy(&target, path).is_ok())
-}
-
-/// Never an existing file, so never through a link.
-fn new_file(path: &Path, mode: u32) -> io::Result<File> {
-    OpenOptions::new().write(true).create_new(true).mode(mode).open(path)
-}
-
-/// Where an entry goes: its first component is what was copied, the rest lies below.
-fn inside(to: &Path, entry: &Path) -> Result<PathBuf, CopyError> {
-    let mut parts = entry.components().filter(|part| *part != Component::CurDir);
-    let mut path = to.to_owned();
-    let first = parts.next();
-    for part in first.into_iter().chain(parts).skip(1) {
-        path.push(part);
-    }
-    let safe = entry.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
-    if safe && first.is_some() {
-        Ok(path)
-    } else {
-        Err(CopyError::Refused(format!(
-            "The sandbox sent {}, which is no path below what was asked for.",
-            entry.display()
-        )))
-    }
+    Ok(archive.into_inner().from)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, File};
+
     use super::*;
 
     /// Takes so much and no more.
@@ -281,21 +273,27 @@ mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
+    /// Whoever wrote the archive says how long its names are.
     #[test]
-    fn what_was_unpacked_can_be_discarded_even_by_who_is_not_root() {
-        let folder = std::env::temp_dir().join(format!("manyhands-discard-{}", std::process::id()));
-        fs::create_dir_all(folder.join("closed/deep")).unwrap();
-        fs::write(folder.join("closed/deep/file"), "text").unwrap();
-        for closed in ["closed/deep", "closed"] {
-            fs::set_permissions(folder.join(closed), Permissions::from_mode(0o555)).unwrap();
+    fn a_name_is_read_into_memory_only_so_far() {
+        for (bytes, fits) in [(1000, true), (MOST_HEADERS, false)] {
+            let mut builder = Builder::new(Vec::new());
+            let mut header = Header::new_gnu();
+            header.set_entry_type(EntryType::GNULongName);
+            header.set_size(bytes);
+            header.set_cksum();
+            builder.append(&header, io::repeat(b'n').take(bytes)).unwrap();
+            let mut header = Header::new_gnu();
+            header.set_size(0);
+            builder.append_data(&mut header, "file", io::empty()).unwrap();
+            let archive = builder.into_inner().unwrap();
+            let mut names = Vec::new();
+            let read = each_entry(archive.as_slice(), |entry| {
+                names.push(entry.path_bytes().len() as u64);
+                Ok::<_, io::Error>(())
+            });
+            assert_eq!(read.is_ok(), fits, "{bytes}");
+            assert_eq!(names, if fits { vec![bytes] } else { vec![] });
         }
-        let (mut archive, to) = (Vec::new(), folder.join("to"));
-        pack(&folder.join("closed"), &mut archive).unwrap();
-        unpack(archive.as_slice(), &to).unwrap();
-        assert_eq!(fs::metadata(&to).unwrap().permissions().mode() & 0o777, 0o555);
-        discard(&to).unwrap();
-        assert!(!to.exists());
-        discard(&folder).unwrap();
-        assert!(!folder.exists());
     }
 }

@@ -1,6 +1,6 @@
 //! Copying files and folders between this machine and a sandbox, as one tar stream.
 //!
-//! Inside, `tar` runs as any other command. On this machine [`super::pack`] and [`super::unpack`] run as the person who
+//! Inside, `tar` runs as any other command. On this machine [`super::pack`] and [`super::Landing`] run as the person who
 //! copies.
 
 use std::io;
@@ -61,13 +61,14 @@ const COPY_IN: &str = r#"
 tar -x -f - -C "$3" --no-same-owner
 move "$3/content" "$1/$2"
 rmdir -- "$3""#;
-/// Refuses a `$1` that is neither a file nor a folder, and prints a line for each of those in it that no copy has.
+/// Refuses a `$1` that is neither a file nor a folder, and prints a line for each of those in it that no copy has. It looks
+/// no deeper than a copy may be: a path of so many names has more bytes than one of a copy.
 const LOOK: &str = r#"
 if [ -e "$1" ] && [ ! -L "$1" ] && [ ! -f "$1" ] && [ ! -d "$1" ]; then
     echo "$1 is neither a file nor a folder" >&2
     exit 1
 fi
-find "$1" ! -type f ! -type d ! -type l -exec sh -c 'for one; do echo; done' sh {} + \
+find "$1" -maxdepth 2048 ! -type f ! -type d ! -type l -exec sh -c 'for one; do echo; done' sh {} + \
     2> /dev/null || true"#;
 /// Packs `$2` of the folder `$1`.
 const COPY_OUT: &str = r#"exec tar -c -f - -C "$1" -- "$2""#;

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use hands::container::Workspace;
-use hands::sandbox::{CopyError, pack, unpack};
+use hands::sandbox::{CopyError, pack};
 use hands::{Ending, Hand, Handle};
 use tests::dockerd::{Dockerd, rootfs};
 use tests::gateway::{Gateway, Options, command};
@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::container::ContainerRig;
 use super::rig::{Rig, bash, is_gone, soon};
+use crate::sandbox_kit::unpack;
 
 /// A workspace with everything that is not a plain file, and what of it is to be the same wherever it goes.
 const MAKE: &str = r#"
@@ -117,7 +118,7 @@ async fn copies_reach_all_that_a_container_sees() {
             let mut out = Vec::new();
             files.copy_out(&handle, to, &mut out, &|_| {}, &never).await.unwrap();
             let back = rig.folder.path().join(format!("back-{number}"));
-            unpack(out.as_slice(), &back).unwrap();
+            unpack(&out, &back).unwrap();
             assert_eq!(fs::read_link(back.join("outside")).unwrap().to_str(), Some("../../../etc/shadow"));
             assert_eq!(fs::metadata(back.join("deep/program")).unwrap().mode() & 0o777, 0o755);
             assert_eq!(fs::read(back.join("same")).unwrap(), b"");
@@ -156,7 +157,7 @@ async fn a_copy_of_the_workspace_has_nothing_that_is_kept_of_it() {
         let mut out = Vec::new();
         assert_eq!(files.copy_out(&handle, from, &mut out, &|_| {}, &never).await.unwrap(), 1, "{from}");
         let to = rig.folder.path().join(number.to_string());
-        unpack(out.as_slice(), &to).unwrap();
+        unpack(&out, &to).unwrap();
         let names: Vec<_> = fs::read_dir(&to).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, expected, "{from}");
     }

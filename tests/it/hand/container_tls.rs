@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use hands::container::{Container, ContainerConfig, Image, Tls, Workspace, inspect};
-use hands::sandbox::{State, pack, unpack};
+use hands::sandbox::{State, pack};
 use hands::{Ending, Hand, HandError};
 use serde_json::json;
 use tests::dockerd::{Dockerd, rootfs};
@@ -12,6 +12,7 @@ use tests::gateway::{Gateway, Options};
 use tokio_util::sync::CancellationToken;
 
 use super::rig::{Samples, bash, call, is_lost, lease, meanwhile, run, seen};
+use crate::sandbox_kit::unpack;
 
 fn config(daemon: &Dockerd) -> ContainerConfig {
     let mut config = ContainerConfig::new("tests", Image::Rootfs(rootfs().unwrap()));
@@ -53,7 +54,7 @@ async fn all_that_a_container_does_goes_over_tls() {
     let (files, never) = (hand.files().unwrap(), CancellationToken::new());
     files.copy_in(&handle, "/tmp/copy", Box::new(std::io::Cursor::new(archive)), &never).await.unwrap();
     files.copy_out(&handle, "/tmp/copy", &mut out, &|_| {}, &never).await.unwrap();
-    unpack(out.as_slice(), &folder.path().join("back")).unwrap();
+    unpack(&out, &folder.path().join("back")).unwrap();
     assert!(std::fs::read(folder.path().join("back")).unwrap() == vec![7; 3_000_000]);
 
     let kill = async |_: &CancellationToken| {

@@ -6,13 +6,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use hands::sandbox::{pack, unpack};
+use hands::sandbox::pack;
 use hands::{CallContext, Ending, Hand, Handle};
 use serde_json::json;
 use tokio_util::io::StreamReader;
 use tokio_util::sync::CancellationToken;
 
 use super::rig::{Rig, bash, call, context, is_gone, meanwhile, run, seen};
+use crate::sandbox_kit::unpack;
 
 pub(super) async fn nothing_but_files_survives_a_call(rig: impl Rig) {
     let hand = rig.hand();
@@ -251,7 +252,7 @@ pub(super) async fn files_go_in_and_out_byte_for_byte(rig: impl Rig) {
         let mut out = Vec::new();
         files.copy_out(&handle, "into/copy", &mut out, &|_| {}, &cancel).await.unwrap();
         let target = folder.path().join("target");
-        unpack(out.as_slice(), &target).unwrap();
+        unpack(&out, &target).unwrap();
         assert!(std::fs::read(target.join("deep/er/every byte")).unwrap() == bytes, "the bytes changed");
         assert_eq!(std::fs::read(target.join("empty")).unwrap(), b"");
         assert_eq!(std::fs::read_link(target.join("link")).unwrap().to_str(), Some("deep/er"));

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hands::sandbox::{State, pack, unpack};
+use hands::sandbox::{State, pack};
 use hands::vm::{Accel, Vm, VmConfig, inspect};
 use hands::{Ending, Hand, HandError, InstanceId, Lease};
 use rustix::process::{Pid, Signal, kill_process};
@@ -20,7 +20,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio_util::sync::CancellationToken;
 
 use super::rig::{Rig, Samples, bash, call, lease, run, soon};
-use crate::sandbox_kit::processes_of;
+use crate::sandbox_kit::{processes_of, unpack};
 
 contract!(every, VmRig);
 contract!(posix, VmRig);
@@ -227,7 +227,7 @@ async fn a_large_file_goes_in_and_out_and_a_copy_that_is_given_up_harms_nothing(
     files.copy_out(&handle, "large", &mut out, &|_| {}, &cancel).await.unwrap();
     println!("16 MiB: in {into:?}, out {:?}", begun.elapsed().saturating_sub(into));
     let target = folder.path().join("target");
-    unpack(out.as_slice(), &target).unwrap();
+    unpack(&out, &target).unwrap();
     assert!(std::fs::read(target).unwrap() == bytes, "the bytes changed");
     // One whose giver stops in the middle and then gives up.
     let (mut ours, theirs) = tokio::io::duplex(1 << 20);
