@@ -7,9 +7,9 @@
 use std::io::{self, Read, Write};
 use std::path::{Component, Path, PathBuf};
 
-use tar::{Archive, Builder, Entry, EntryType, Header};
+use tar::{Builder, Entry, EntryType, Header};
 
-use crate::sandbox::archive::Unbroken;
+use crate::sandbox::archive::{Unbroken, each_entry};
 
 /// How entries of one archive become those of another.
 pub(super) struct Plan {
@@ -59,11 +59,7 @@ pub(super) fn rewrite(from: impl Read, to: impl Write, plan: &Plan) -> io::Resul
 }
 
 fn all(from: impl Read, builder: &mut Builder<impl Write>, plan: &Plan) -> io::Result<()> {
-    let mut archive = Archive::new(Noting { from, over: false });
-    for entry in archive.entries()? {
-        one(entry?, builder, plan)?;
-    }
-    let mut from = archive.into_inner();
+    let mut from = each_entry(Noting { from, over: false }, |entry| one(entry, builder, plan))?;
     // An archive says where it ends. One that does not was broken off, be it between two entries.
     if from.over {
         return Err(malformed("it ends too early"));
@@ -71,7 +67,7 @@ fn all(from: impl Read, builder: &mut Builder<impl Write>, plan: &Plan) -> io::R
     io::copy(&mut from, &mut io::sink()).map(|_| ())
 }
 
-fn one(entry: Entry<'_, impl Read>, builder: &mut Builder<impl Write>, plan: &Plan) -> io::Result<()> {
+fn one(entry: &mut Entry<'_, impl Read>, builder: &mut Builder<impl Write>, plan: &Plan) -> io::Result<()> {
     let Some(place) = plan.place(&entry.path()?)? else { return Ok(()) };
     let typ = match entry.header().entry_type() {
         EntryType::Continuous | EntryType::GNUSparse => EntryType::Regular,
@@ -79,7 +75,8 @@ fn one(entry: Entry<'_, impl Read>, builder: &mut Builder<impl Write>, plan: &Pl
     };
     let mut header = Header::new_gnu();
     header.set_entry_type(typ);
-    header.set_mode(entry.header().mode()? & 0o7777);
+    // Nothing that runs as somebody else: the daemon would make even that.
+    header.set_mode(entry.header().mode()? & 0o1777);
     header.set_mtime(entry.header().mtime()?);
     header.set_uid(plan.owner.0);
     header.set_gid(plan.owner.1);
@@ -136,6 +133,8 @@ impl<R: Read> Read for Counting<R> {
 
 #[cfg(test)]
 mod tests {
+    use tar::Archive;
+
     use super::*;
 
     const OWNER: (u64, u64) = (60_001, 60_002);
@@ -162,6 +161,7 @@ mod tests {
         let entries = archive.entries().unwrap().map(|entry| {
             let entry = entry.unwrap();
             assert_eq!((entry.header().uid().unwrap(), entry.header().gid().unwrap()), OWNER);
+            assert_eq!(entry.header().mode().unwrap(), 0o755);
             let link = entry.link_name().unwrap().map(|link| link.display().to_string());
             let path = entry.path().unwrap().display().to_string();
             (entry.header().entry_type(), path, link.unwrap_or_default())

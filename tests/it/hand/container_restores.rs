@@ -1,9 +1,11 @@
 //! Checkpoints of containers that fail or are killed in the middle of being brought back.
 
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt, chown};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
 
 use hands::{Ending, Hand, Handle};
+
+use crate::borders::copies::{archive, sent};
 
 use super::container::ContainerRig;
 use super::rig::{Rig, bash};
@@ -82,5 +84,31 @@ async fn what_was_killed_in_the_middle_is_made_good_by_the_next() {
         prints(&*hand, &handle, "chmod 755 a; rm -r a z").await;
         hand.release(handle).await.unwrap();
     }
+    rig.finish().await;
+}
+
+/// What is kept lies where the agent writes, so it may be any archive.
+#[tokio::test]
+async fn a_checkpoint_that_an_agent_wrote_reaches_nothing_but_its_workspace() {
+    let rig = ContainerRig::new().await;
+    let (hand, lease) = (rig.hand(), rig.lease("one"));
+    let handle = hand.provision(&lease, &hands::NoProgress).await.unwrap();
+    let checkpoints = hand.checkpoints().unwrap();
+    checkpoints.checkpoint(&handle, "one").await.unwrap();
+    let victim = tempfile::tempdir().unwrap();
+    let kept = lease.work.join(".manyhands/checkpoints/one.tar");
+    let out = victim.path().to_str().unwrap();
+    for link in [out, "../../../..", "/"] {
+        let planted = format!("x{out}/planted");
+        let entries = [sent('2', "x", link), sent('0', "x/planted", ""), sent('0', planted, "")];
+        fs::write(&kept, archive(&entries)).unwrap();
+        // It may go wrong or not, as long as it goes no further.
+        let _ = checkpoints.restore(&handle, "one").await;
+        assert_eq!(fs::read_dir(victim.path()).unwrap().count(), 0, "{link}");
+    }
+    fs::write(&kept, archive(&[sent('0', "program", "")])).unwrap();
+    checkpoints.restore(&handle, "one").await.unwrap();
+    let mode = fs::metadata(lease.work.join("program")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o777, "it runs as its owner for whoever starts it");
     rig.finish().await;
 }
