@@ -51,6 +51,8 @@ pub struct Leases {
     registry: Arc<Registry>,
     /// Where instances' work is kept: `{work}/{session}/{hand}`, unless a hand has moved.
     work: PathBuf,
+    /// Held by whoever removes work: two would get into each other's way.
+    removing: tokio::sync::Mutex<()>,
     instances_max: usize,
     slots: Mutex<HashMap<(SessionId, HandName), Arc<Slot>>>,
     /// Makings of instances. They go on when who asked has gone away, to leave nothing half done.
@@ -152,6 +154,7 @@ impl Leases {
             nodes,
             registry,
             work,
+            removing: tokio::sync::Mutex::default(),
             instances_max,
             slots: Mutex::default(),
             making: TaskTracker::new(),

@@ -186,7 +186,9 @@ async fn kept_work_goes_when_its_session_is_archived_for_long_enough() -> Result
     gateway.stop()?;
     let unknown = data.join("work").join("sesn_00000000000070008000000000000000").join("sandbox");
     std::fs::create_dir_all(&unknown)?;
-    let folders = || std::fs::read_dir(data.join("work")).map_or(0, Iterator::count);
+    let of_session = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().starts_with("sesn_");
+    let folders =
+        || std::fs::read_dir(data.join("work")).map_or(0, |all| all.flatten().filter(of_session).count());
     let mut gateway = Gateway::start(Options::default().data(&data)).await?;
     tokio::time::sleep(Duration::from_millis(500)).await;
     gateway.stop()?;

@@ -11,9 +11,14 @@ use jiff::Timestamp;
 use sqlx::Row as _;
 
 use super::Leases;
+use crate::clock;
 use crate::database::DatabaseError;
 use crate::hand::HandName;
 use crate::session::SessionId;
+
+/// Where work is put before it is removed, below the folder of all work. What could not be removed is there still, and each
+/// sweep tries it again.
+const REMOVED: &str = "removed";
 
 impl Leases {
     /// The folder of a session's hand, below the folder of all work.
@@ -78,16 +83,16 @@ impl Leases {
                 .fetch_all(self.database.reader())
                 .await?;
         for folder in given {
-            remove(self.work.join(folder)).await;
+            self.remove(self.work.join(folder)).await;
         }
         let own = self.work.join(session.to_string());
         if lent.is_empty() {
-            remove(own).await;
+            self.remove(own).await;
         } else {
             for entry in std::fs::read_dir(&own).into_iter().flatten().flatten() {
                 let folder = format!("{session}/{}", entry.file_name().to_string_lossy());
                 if !lent.contains(&folder) {
-                    remove(entry.path()).await;
+                    self.remove(entry.path()).await;
                 }
             }
         }
@@ -105,11 +110,37 @@ impl Leases {
             .await
     }
 
+    /// Removes a folder with all that agents made in it.
+    async fn remove(&self, folder: PathBuf) {
+        let aside = self.work.join(REMOVED).join(clock::id().to_string());
+        let _alone = self.removing.lock().await;
+        removed(move || {
+            // Gone from its place at once. One that can't be moved may be removed where it is.
+            if std::fs::symlink_metadata(&folder).is_err() {
+                return (Ok(()), folder);
+            }
+            let moved = std::fs::create_dir_all(aside.parent().unwrap_or(&aside))
+                .and_then(|()| std::fs::rename(&folder, &aside));
+            let what = if moved.is_ok() { aside } else { folder };
+            (hands::folder::remove(&what), what)
+        })
+        .await;
+    }
+
+    /// Tries again to remove what could not be removed before.
+    async fn remove_rest(&self) {
+        let _alone = self.removing.lock().await;
+        for entry in std::fs::read_dir(self.work.join(REMOVED)).into_iter().flatten().flatten() {
+            removed(move || (hands::folder::remove(&entry.path()), entry.path())).await;
+        }
+    }
+
     /// Removes the work of sessions that were archived before `older_than`, and of those that are deleted.
     ///
     /// A session that the database does not know may be one of another database that this directory was used
     /// with: its work goes only when nobody has touched its folders since `older_than` either.
     pub async fn sweep_work(&self, older_than: Timestamp) -> Result<(), DatabaseError> {
+        self.remove_rest().await;
         let root = self.work.clone();
         let kept = tokio::task::spawn_blocking(move || folders(&root)).await.unwrap_or_default();
         for (session, touched) in kept {
@@ -154,14 +185,14 @@ fn folders(root: &Path) -> Vec<(SessionId, Timestamp)> {
     entries.filter_map(of_session).collect()
 }
 
-async fn remove(folder: PathBuf) {
-    let shown = folder.display().to_string();
-    let removed = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(folder)).await;
-    match removed.unwrap_or_else(|error| Err(error.into())) {
-        Ok(()) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => {
-            tracing::warn!(folder = shown, error = %error, "a session's work could not be removed");
-        }
+/// Removes something where blocking is allowed, and says what can't be.
+async fn removed(remove: impl FnOnce() -> (std::io::Result<()>, PathBuf) + Send + 'static) {
+    match tokio::task::spawn_blocking(remove).await {
+        Ok((Ok(()), _)) => {}
+        Ok((Err(error), folder)) => tracing::warn!(
+            folder = %folder.display(), error = %error,
+            "the work of a session could not be removed, and is tried again later"
+        ),
+        Err(error) => tracing::warn!(error = %error, "the work of a session could not be removed"),
     }
 }
