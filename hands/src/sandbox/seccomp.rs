@@ -1,9 +1,9 @@
 //! Which system calls the sandbox may make: what Docker's default profile allows to a container without
-//! capabilities, less namespaces, keys, BPF, `io_uring` and input stuffing in every form.
+//! capabilities, less namespaces, keys, BPF, `io_uring`, input stuffing in every form, and files that run as
+//! their owner or group.
 //!
-//! Two filters in a row. The first answers `ENOSYS` to what is not known here, so that newer programs
-//! fall back (`clone3` among them: its flags are behind a pointer, and libraries fall back to `clone`).
-//! The second answers `EPERM` to what is known and denied.
+//! Two filters in a row. The first answers `ENOSYS` to what is not known here, and to [`UNKNOWN`], so that
+//! programs fall back. The second answers `EPERM` to what is known and denied.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -14,11 +14,30 @@ use seccompiler::{
     SeccompRule, TargetArch,
 };
 
+macro_rules! syscalls {
+    ($($name:ident)*) => { &[$((stringify!($name), libc::$name)),*] };
+}
+
+/// The number of a call that only older kinds of machine have.
+macro_rules! old {
+    ($name:ident) => {{
+        #[cfg(target_arch = "x86_64")]
+        const NUMBER: Option<c_long> = Some(libc::$name);
+        #[cfg(not(target_arch = "x86_64"))]
+        const NUMBER: Option<c_long> = None;
+        NUMBER
+    }};
+}
+
 /// System calls that are known here, up to Linux 6.10: the old block and the block shared by all machines.
 #[cfg(target_arch = "x86_64")]
 const KNOWN: [RangeInclusive<c_long>; 2] = [0..=334, 424..=462];
 #[cfg(target_arch = "aarch64")]
 const KNOWN: [RangeInclusive<c_long>; 2] = [0..=291, 424..=462];
+
+/// System calls that are answered as if there were none of the name: the arguments that matter are behind a pointer,
+/// and libraries fall back to `clone` and `openat`.
+pub const UNKNOWN: &[(&str, c_long)] = syscalls! { SYS_clone3 SYS_openat2 };
 
 /// `clone` flags that make namespaces: mount, cgroup, UTS, IPC, user, PID, network, time.
 const NAMESPACES: [c_int; 8] = [
@@ -38,9 +57,29 @@ const FAMILIES: [c_int; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc
 /// Terminal requests that type for somebody else.
 const STUFFING: [u64; 2] = [0x5412, 0x541c]; // TIOCSTI, TIOCLINUX
 
-macro_rules! syscalls {
-    ($($name:ident)*) => { &[$((stringify!($name), libc::$name)),*] };
-}
+/// Bits of a mode by which a program runs as its file's owner or group.
+const SET_ID: [libc::mode_t; 2] = [libc::S_ISUID, libc::S_ISGID];
+/// Flags by which an opening makes a file; without them its mode means nothing, and may be anything. The second
+/// is that part of `O_TMPFILE` which is no other flag.
+const MAKING: [c_int; 2] = [libc::O_CREAT, libc::O_TMPFILE & !libc::O_DIRECTORY];
+/// `fchmodat2`, which has this number on every machine.
+const FCHMODAT2: c_long = 452;
+
+/// System calls that give a file a mode: the number, where this kind of machine has it, and the place of the mode
+/// among the arguments. Those that make folders are not among them: the kernel leaves these bits out of their modes.
+pub const MODES: [(&str, Option<c_long>, u8); 7] = [
+    ("chmod", old!(SYS_chmod), 1),
+    ("creat", old!(SYS_creat), 1),
+    ("fchmod", Some(libc::SYS_fchmod), 1),
+    ("fchmodat", Some(libc::SYS_fchmodat), 2),
+    ("fchmodat2", Some(FCHMODAT2), 2),
+    ("mknod", old!(SYS_mknod), 1),
+    ("mknodat", Some(libc::SYS_mknodat), 2),
+];
+/// System calls that open a file: the number, where this kind of machine has it, and the place of the flags among the
+/// arguments. The mode is the next one.
+pub const OPENINGS: [(&str, Option<c_long>, u8); 2] =
+    [("open", old!(SYS_open), 1), ("openat", Some(libc::SYS_openat), 2)];
 
 /// System calls that are denied whatever their arguments, by name and number.
 pub const DENIED: &[(&str, c_long)] = syscalls! {
@@ -73,7 +112,8 @@ pub(super) fn programs() -> Result<[Vec<u8>; 2], BackendError> {
 
 /// Anything that is not known: `ENOSYS`.
 fn known() -> Result<BpfProgram, BackendError> {
-    let rules = KNOWN.into_iter().flatten().filter(|number| *number != libc::SYS_clone3);
+    let unknown = |number: &c_long| UNKNOWN.iter().any(|(_, unknown)| unknown == number);
+    let rules = KNOWN.into_iter().flatten().filter(|number| !unknown(number));
     compile(
         rules.map(|number| (number, Vec::new())).collect(),
         SeccompAction::Errno(libc::ENOSYS.cast_unsigned()),
@@ -96,7 +136,28 @@ fn denied() -> Result<BpfProgram, BackendError> {
     rules.insert(libc::SYS_socketpair, vec![none_of(0, families)?]);
     let stuffing = STUFFING.map(|request| SeccompRule::new(vec![argument(1, SeccompCmpOp::Eq, request)?]));
     rules.insert(libc::SYS_ioctl, stuffing.into_iter().collect::<Result<_, _>>()?);
+    rules.extend(modes()?);
     compile(rules, SeccompAction::Allow, SeccompAction::Errno(libc::EPERM.cast_unsigned()))
+}
+
+/// Modes with a bit of [`SET_ID`], wherever they make or change a file.
+fn modes() -> Result<Vec<(c_long, Vec<SeccompRule>)>, BackendError> {
+    let has = |at: u8, bit: u32| argument(at, SeccompCmpOp::MaskedEq(bit.into()), bit.into());
+    let mut rules = Vec::new();
+    for (_, number, mode) in MODES {
+        let Some(number) = number else { continue };
+        let any = SET_ID.map(|bit| SeccompRule::new(vec![has(mode, bit)?]));
+        rules.push((number, any.into_iter().collect::<Result<_, _>>()?));
+    }
+    for (_, number, flags) in OPENINGS {
+        let Some(number) = number else { continue };
+        let any = MAKING.into_iter().flat_map(|making| {
+            let making = making.cast_unsigned();
+            SET_ID.map(|bit| SeccompRule::new(vec![has(flags, making)?, has(flags + 1, bit)?]))
+        });
+        rules.push((number, any.collect::<Result<_, _>>()?));
+    }
+    Ok(rules)
 }
 
 /// All of these arguments are 32 bits wide in the kernel: the upper half must not count.

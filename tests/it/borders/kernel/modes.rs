@@ -1,0 +1,183 @@
+//! No file of a hand runs as its owner or group on this machine.
+#![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use hands::sandbox::{Access, Mount, pack};
+use hands::{Ending, Hand};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::sandbox_kit::{Rig, config};
+
+/// The bits by which a program runs as its file's owner or group.
+const SET_ID: u32 = 0o6000;
+
+/// A call's number on this kind of machine.
+const fn number(x86_64: u32, aarch64: u32) -> u32 {
+    if cfg!(target_arch = "x86_64") { x86_64 } else { aarch64 }
+}
+
+/// Makes files that run as their owner or group in the folder `$ARGV[0]` by every system call that gives a mode, and
+/// prints for each whether it did.
+fn script() -> String {
+    let old = if cfg!(target_arch = "x86_64") { OLD } else { "" };
+    let numbers = [
+        ("FCHMOD", number(91, 52)),
+        ("FCHMODAT", number(268, 53)),
+        ("FCHMODAT2", 452),
+        ("MKNODAT", number(259, 33)),
+        ("MKDIRAT", number(258, 34)),
+        ("OPENAT2", 437),
+        ("OPENAT", number(257, 56)),
+        ("LINKAT", number(265, 37)),
+        ("IO_URING_SETUP", 425),
+    ];
+    let directory = if cfg!(target_arch = "x86_64") { "0200000" } else { "040000" };
+    let script = format!("{NEW}{old}").replace("DIRECTORY", directory);
+    numbers
+        .iter()
+        .fold(script, |script, (name, number)| script.replace(&format!("{name},"), &format!("{number},")))
+}
+
+const NEW: &str = r#"
+chdir $ARGV[0] or die $!;
+my $here = -100;
+sub told { my ($name, $done) = @_; print "$name ", ($done ? "done" : $! + 0), "\n" }
+sub file { my $name = shift; open my $file, '>', $name or die $!; return ($name, $file) }
+for my $mode (04755, 02755, 06777) {
+    my $m = sprintf '%o', $mode;
+    my ($name, $file) = file("fchmod-$m");
+    told $name, syscall(FCHMOD, fileno $file, $mode) == 0;
+    ($name, $file) = file("fchmodat-$m");
+    told $name, syscall(FCHMODAT, $here, $name, $mode) == 0;
+    ($name, $file) = file("fchmodat-high-$m");
+    told $name, syscall(FCHMODAT, $here, $name, $mode | 1 << 32) == 0;
+    ($name, $file) = file("fchmodat2-$m");
+    told $name, syscall(FCHMODAT2, $here, $name, $mode, 0) == 0;
+    $name = "mknodat-$m";
+    told $name, syscall(MKNODAT, $here, $name, 0100000 | $mode, 0) == 0;
+    $name = "openat-$m";
+    told $name, syscall(OPENAT, $here, $name, 0102, $mode) >= 0;
+    # O_TMPFILE and O_RDWR.
+    my $dot = '.';
+    my $fd = syscall(OPENAT, $here, $dot, 020000002 | DIRECTORY, $mode);
+    my $from = "/proc/self/fd/$fd";
+    $name = "tmpfile-$m";
+    told $name, $fd >= 0 && syscall(LINKAT, $here, $from, $here, $name, 0x400) == 0;
+    my $how = pack 'QQQ', 0102, $mode, 0;
+    $name = "openat2-$m";
+    told $name, syscall(OPENAT2, $here, $name, $how, 24) >= 0;
+    $name = "mkdirat-$m";
+    syscall(MKDIRAT, $here, $name, $mode) == 0 or die "mkdirat: $!";
+}
+my $ring = "\0" x 120;
+told 'io_uring', syscall(IO_URING_SETUP, 4, $ring) >= 0;
+"#;
+/// System calls that only older kinds of machine have.
+const OLD: &str = r#"
+for my $mode (04755, 02755, 06777) {
+    my $m = sprintf '%o', $mode;
+    my ($name, $file) = file("chmod-$m");
+    told $name, syscall(90, $name, $mode) == 0;
+    $name = "creat-$m";
+    told $name, syscall(85, $name, $mode) >= 0;
+    $name = "open-$m";
+    told $name, syscall(2, $name, 0102, $mode) >= 0;
+    $name = "mknod-$m";
+    told $name, syscall(133, $name, 0100000 | $mode, 0) == 0;
+}
+"#;
+
+/// What below `folder` runs as its owner or group, or is a folder that has its content do so.
+fn set_id(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let metadata = fs::symlink_metadata(&path).unwrap();
+        if metadata.is_dir() {
+            found.extend(set_id(&path));
+        }
+        if !metadata.is_symlink() && metadata.mode() & SET_ID != 0 {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// Holds that every line of what the script printed says that it was refused.
+fn all_refused(printed: &str) {
+    println!("{printed}");
+    let expected = if cfg!(target_arch = "x86_64") { 37 } else { 25 };
+    assert_eq!(printed.lines().count(), expected, "{printed}");
+    for line in printed.lines() {
+        let refused: &[&str] = match line.split('-').next() {
+            Some("openat2") => &[" 38"],
+            _ => &[" 1"],
+        };
+        assert!(refused.iter().any(|refused| line.ends_with(refused)), "{line}");
+    }
+}
+
+/// A folder of whoever runs this.
+fn project() -> tempfile::TempDir {
+    tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o700)).tempdir().unwrap()
+}
+
+#[tokio::test]
+async fn no_system_call_makes_a_file_run_as_its_owner() {
+    let project = project();
+    let mut config = config();
+    config.mounts =
+        vec![Mount { host: project.path().into(), at: "/project".into(), access: Access::ReadWrite }];
+    let rig = Rig::with(config);
+    rig.call("write", json!({"path": "/tmp/modes.pl", "content": script()})).await;
+    for folder in ["/workspace", "/project", "/tmp"] {
+        all_refused(&rig.prints(&format!("perl /tmp/modes.pl {folder}")).await);
+    }
+    for (folder, bits) in [("/workspace", "u+s"), ("/project", "g+s"), ("/project", "6755")] {
+        let seen = rig.bash(&format!("cd {folder} && touch x && chmod {bits} x")).await;
+        assert!(seen.text.contains("Operation not permitted"), "{}", seen.text);
+    }
+    let seen = rig.bash("cd /project && install -m 4755 /usr/bin/true installed").await;
+    assert_eq!(seen.ending, Ending::Error, "{}", seen.text);
+    assert_eq!(set_id(&rig.lease.work), Vec::<PathBuf>::new());
+    assert_eq!(set_id(project.path()), Vec::<PathBuf>::new());
+    rig.hand.shutdown().await;
+}
+
+/// What asks for no such bit works, be it of a file that has one.
+#[tokio::test]
+async fn programs_copy_and_unpack_what_runs_as_its_owner_without_that() {
+    let project = project();
+    let theirs = project.path().join("theirs");
+    fs::write(&theirs, "before\n").unwrap();
+    fs::set_permissions(&theirs, fs::Permissions::from_mode(0o4755)).unwrap();
+    let mut config = config();
+    config.mounts =
+        vec![Mount { host: project.path().into(), at: "/project".into(), access: Access::ReadWrite }];
+    let rig = Rig::with(config);
+    let tar = "echo x > x && tar --mode=4755 -cf x.tar x && rm x && tar -xf x.tar";
+    let copies = "mkdir -m 0755 d && cp /project/theirs d && cp -r d e && mkdir deep && chmod 1777 deep && cp -p /usr/bin/su .";
+    rig.prints(&format!("{tar} && {copies} && git init -q r && install -m 755 /project/theirs i")).await;
+    // A mode that means nothing, since no file is made, is nobody's business.
+    let open = format!("perl -e 'my $x = \"x\"; exit(syscall({}, -100, $x, 0, 06755) < 0)'", number(257, 56));
+    rig.prints(&open).await;
+    // A file that changes loses the bit, as when its owner writes to it.
+    let written = rig.call("write", json!({"path": "/project/theirs", "content": "after\n"})).await;
+    assert_eq!(written.ending, Ending::Ok, "{}", written.text);
+    assert_eq!(fs::read_to_string(&theirs).unwrap(), "after\n");
+    assert_eq!(fs::metadata(&theirs).unwrap().mode() & 0o7777, 0o755);
+    // What a person copies in arrives without it.
+    fs::set_permissions(&theirs, fs::Permissions::from_mode(0o4755)).unwrap();
+    let handle = rig.hand.provision(&rig.lease, &hands::NoProgress).await.unwrap();
+    let mut archive = Vec::new();
+    pack(&theirs, &mut archive).unwrap();
+    let archive = Box::new(std::io::Cursor::new(archive));
+    rig.hand.files().unwrap().copy_in(&handle, "in", archive, &CancellationToken::new()).await.unwrap();
+    assert_eq!(rig.prints("cat in").await, "after");
+    assert_eq!(set_id(&rig.lease.work), Vec::<PathBuf>::new());
+    rig.hand.shutdown().await;
+}
