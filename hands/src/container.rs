@@ -15,6 +15,7 @@ mod copy;
 mod doctor;
 mod engine;
 mod entries;
+mod filter;
 mod image;
 mod instance;
 mod keeper;
@@ -272,7 +273,7 @@ fn about(config: &ContainerConfig) -> Value {
     let limits = &config.limits;
     json!({
         "kind": "container",
-        "isolation": "a container: own namespaces, no capabilities, no new privileges, the daemon's seccomp filter",
+        "isolation": "a container: own namespaces, no capabilities, no new privileges, a system call filter",
         "runtime": config.runtime,
         "image": match &config.image {
             Image::Named(name) => name.clone(),

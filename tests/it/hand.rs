@@ -55,7 +55,7 @@ macro_rules! tests_of {
 }
 
 mod android;
-mod container;
+pub(crate) mod container;
 mod container_copies;
 mod container_faults;
 mod container_limits;
@@ -68,7 +68,7 @@ mod host;
 pub(crate) mod marked;
 mod posix;
 mod registry;
-mod rig;
+pub(crate) mod rig;
 mod sandbox;
 mod ssh;
 mod steps;

@@ -195,7 +195,7 @@ root=$1/root
 mkdir -p "$root/usr/bin" "$root/usr/lib" "$root/usr/lib64" "$root/tmp" "$root/etc" "$root/workspace"
 chmod 1777 "$root/tmp"
 ln -s usr/bin "$root/bin"; ln -s usr/lib "$root/lib"; ln -s usr/lib64 "$root/lib64"
-for name in bash sh cat chmod cut date dirname du env find grep head id ln ls mkdir mkfifo mktemp mv nohup od ps readlink \
+for name in bash sh cat chmod cut date dirname du env find grep head id ln ls mkdir mkfifo mktemp mv nohup od ps perl readlink \
   realpath rm rmdir seq setsid sleep sort stat sync tail touch tr true truncate uname uniq wc yes chown dd kill; do
   file=$(command -v "$name") || continue
   case $file in /*) ;; *) file=/bin/$name ;; esac

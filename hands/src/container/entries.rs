@@ -75,7 +75,7 @@ fn one(entry: &mut Entry<'_, impl Read>, builder: &mut Builder<impl Write>, plan
     };
     let mut header = Header::new_gnu();
     header.set_entry_type(typ);
-    // Nothing that runs as somebody else: the daemon would make even that.
+    // Neither setuid nor setgid: the daemon would make them on its host.
     header.set_mode(entry.header().mode()? & 0o1777);
     header.set_mtime(entry.header().mtime()?);
     header.set_uid(plan.owner.0);

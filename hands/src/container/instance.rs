@@ -23,7 +23,7 @@ use tokio_util::task::TaskTracker;
 
 use super::engine::{Engine, Lack, root, status, why_gone};
 use super::keeper::{self, Keeper};
-use super::{ContainerConfig, Network, Root, Shared, ShellName, Workspace, image, volume, window};
+use super::{ContainerConfig, Network, Root, Shared, ShellName, Workspace, filter, image, volume, window};
 use crate::instances::Living;
 use crate::posix::{Ended, Report};
 use crate::sandbox::watch::Watch;
@@ -380,7 +380,7 @@ fn host_config(config: &ContainerConfig, lease: &Lease) -> HostConfig {
         tmpfs: Some([("/tmp".to_owned(), format!("rw,exec,nosuid,nodev,mode=1777,size={tmp}"))].into()),
         readonly_rootfs: Some(config.root == Root::ReadOnly),
         cap_drop: Some(vec!["ALL".into()]),
-        security_opt: Some(vec!["no-new-privileges".into()]),
+        security_opt: Some(vec!["no-new-privileges".into(), filter::option()]),
         network_mode: Some(match &config.network {
             Network::None => "none".into(),
             Network::Named(name) => name.clone(),

@@ -14,7 +14,7 @@ use futures_util::StreamExt;
 
 use super::engine::{Engine, Lack, status};
 use super::instance::{INSTANCE, NODE, remove};
-use super::{ContainerConfig, Workspace};
+use super::{ContainerConfig, Workspace, filter};
 use crate::sandbox::WORKSPACE;
 use crate::{HandError, Lease};
 
@@ -109,7 +109,7 @@ fn body(
             readonly_rootfs: Some(true),
             cap_drop: Some(vec!["ALL".into()]),
             cap_add: Some(vec!["CHOWN".into()]),
-            security_opt: Some(vec!["no-new-privileges".into()]),
+            security_opt: Some(vec!["no-new-privileges".into(), filter::option()]),
             network_mode: Some("none".into()),
             ..HostConfig::default()
         }),

@@ -3,7 +3,8 @@
 //! their owner or group.
 //!
 //! Two filters in a row. The first answers `ENOSYS` to what is not known here, and to [`UNKNOWN`], so that
-//! programs fall back. The second answers `EPERM` to what is known and denied.
+//! programs fall back. The second answers `EPERM` to what is known and denied. The container hand makes its
+//! profile of the same tables.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -40,7 +41,7 @@ const KNOWN: [RangeInclusive<c_long>; 2] = [0..=291, 424..=462];
 pub const UNKNOWN: &[(&str, c_long)] = syscalls! { SYS_clone3 SYS_openat2 };
 
 /// `clone` flags that make namespaces: mount, cgroup, UTS, IPC, user, PID, network, time.
-const NAMESPACES: [c_int; 8] = [
+pub(crate) const NAMESPACES: [c_int; 8] = [
     libc::CLONE_NEWNS,
     libc::CLONE_NEWCGROUP,
     libc::CLONE_NEWUTS,
@@ -51,17 +52,17 @@ const NAMESPACES: [c_int; 8] = [
     0x80, // CLONE_NEWTIME
 ];
 /// Execution domains that Docker lets a program choose; the last asks for the present one.
-const PERSONALITIES: [u64; 5] = [0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
+pub(crate) const PERSONALITIES: [u64; 5] = [0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 /// Address families with a use in here. Docker denies VSOCK; the others have been doors to the kernel.
-const FAMILIES: [c_int; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+pub(crate) const FAMILIES: [c_int; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
 /// Terminal requests that type for somebody else.
 const STUFFING: [u64; 2] = [0x5412, 0x541c]; // TIOCSTI, TIOCLINUX
 
 /// Bits of a mode by which a program runs as its file's owner or group.
-const SET_ID: [libc::mode_t; 2] = [libc::S_ISUID, libc::S_ISGID];
+pub(crate) const SET_ID: [libc::mode_t; 2] = [libc::S_ISUID, libc::S_ISGID];
 /// Flags by which an opening makes a file; without them its mode means nothing, and may be anything. The second
 /// is that part of `O_TMPFILE` which is no other flag.
-const MAKING: [c_int; 2] = [libc::O_CREAT, libc::O_TMPFILE & !libc::O_DIRECTORY];
+pub(crate) const MAKING: [c_int; 2] = [libc::O_CREAT, libc::O_TMPFILE & !libc::O_DIRECTORY];
 /// `fchmodat2`, which has this number on every machine.
 const FCHMODAT2: c_long = 452;
 
