@@ -17,19 +17,22 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Stat, Uid, chmod, chownat,
-    fstat, linkat, mkdirat, open, openat2, readlinkat, renameat_with, statat, symlinkat, unlinkat,
+    fstat, linkat, mkdirat, open, openat, openat2, readlinkat, renameat_with, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
 pub(crate) use self::remove::empty;
 pub use self::remove::remove;
-pub(crate) use self::walk::Walk;
+pub(crate) use self::walk::{Entry, Walk};
 
 /// What no step of a path may be.
 const BENEATH: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 /// A folder as a place, which can be reached even if it can't be read.
 const PLACE: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// What has a program run as its owner or group.
+const SET_ID: Mode = Mode::SUID.union(Mode::SGID);
 
 /// An opened folder. It stays the same one wherever it is moved, and whatever takes its name.
 #[derive(Debug)]
@@ -51,6 +54,11 @@ impl From<&Stat> for Id {
 /// What kind of file it is.
 pub(crate) fn kind(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
+}
+
+/// Whether it is a file that runs as its owner or group.
+pub(crate) fn is_set_id(stat: &Stat) -> bool {
+    kind(stat).is_file() && Mode::from_raw_mode(stat.st_mode).intersects(SET_ID)
 }
 
 /// A name in a folder. One with a NUL can't exist.
@@ -84,7 +92,7 @@ impl Folder {
 
     /// The folder that it lies in now.
     fn parent(&self) -> Result<Self, Errno> {
-        rustix::fs::openat(&self.0, c"..", PLACE, Mode::empty()).map(Self)
+        openat(&self.0, c"..", PLACE, Mode::empty()).map(Self)
     }
 
     /// What it is itself.
@@ -99,7 +107,8 @@ impl Folder {
 
     /// What lies in it.
     pub(crate) fn entries(&self) -> Result<Dir, Errno> {
-        Dir::read_from(&self.0)
+        // Opened anew, since nothing can be read from a place.
+        Dir::new(openat(&self.0, c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
     }
 
     /// Makes a folder in it that is its owner's alone, and opens that.
@@ -160,6 +169,23 @@ impl Folder {
     pub(crate) fn set_mode(&self, mode: u32) -> Result<(), Errno> {
         // By the descriptor's name, since `fchmod` takes none that is a place only.
         chmod(format!("/proc/self/fd/{}", self.0.as_raw_fd()), Mode::from_raw_mode(mode))
+    }
+
+    /// Has a file in it run as whoever runs it. By descriptor: what has the name may be another thing by now.
+    pub(crate) fn take_set_id(&self, name: &CStr) -> Result<(), Errno> {
+        let file = openat2(
+            &self.0,
+            name,
+            OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+            Mode::empty(),
+            BENEATH,
+        )?;
+        let stat = fstat(&file)?;
+        if !is_set_id(&stat) {
+            return Ok(());
+        }
+        // By the descriptor's name, since `fchmod` takes none that is a place only.
+        chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), Mode::from_raw_mode(stat.st_mode) - SET_ID)
     }
 
     /// Removes a file or link in it.

@@ -29,12 +29,19 @@ pub struct Dockerd {
     folder: TempDir,
     /// The port that it has behind TLS as well, if it has one.
     port: Option<u16>,
+    /// Its further runtime, as `name=program`.
+    runtime: Option<String>,
 }
 
 impl Dockerd {
     /// Starts one and waits until it answers.
     pub async fn start() -> Result<Self> {
-        Self::start_in(folder()?, None).await
+        Self::start_in(folder()?, None, None).await
+    }
+
+    /// The same with a runtime of this name beside its own.
+    pub async fn start_with_runtime(name: &str, program: &Path) -> Result<Self> {
+        Self::start_in(folder()?, None, Some(format!("{name}={}", program.display()))).await
     }
 
     /// The same behind TLS, with [`Dockerd::pem`].
@@ -42,12 +49,12 @@ impl Dockerd {
         let folder = folder()?;
         certify(&folder.path().join("tls"))?;
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        Self::start_in(folder, Some(port)).await
+        Self::start_in(folder, Some(port), None).await
     }
 
-    async fn start_in(folder: TempDir, port: Option<u16>) -> Result<Self> {
-        let child = spawn(folder.path(), port)?;
-        let mut daemon = Self { child, folder, port };
+    async fn start_in(folder: TempDir, port: Option<u16>, runtime: Option<String>) -> Result<Self> {
+        let child = spawn(folder.path(), port, runtime.as_deref())?;
+        let mut daemon = Self { child, folder, port, runtime };
         daemon.wait().await?;
         Ok(daemon)
     }
@@ -81,7 +88,7 @@ impl Dockerd {
         for left in ["pid", "socket", "exec/containerd/containerd.pid", "exec/containerd/containerd.sock"] {
             let _ = fs::remove_file(self.folder.path().join(left));
         }
-        self.child = spawn(self.folder.path(), self.port)?;
+        self.child = spawn(self.folder.path(), self.port, self.runtime.as_deref())?;
         self.wait().await
     }
 
@@ -138,7 +145,7 @@ fn certify(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-fn spawn(folder: &Path, port: Option<u16>) -> Result<Child> {
+fn spawn(folder: &Path, port: Option<u16>, runtime: Option<&str>) -> Result<Child> {
     let log = fs::File::options().create(true).append(true).open(folder.join(LOG))?;
     let at = |name: &str| folder.join(name).display().to_string();
     let mut command = Command::new(if Path::new(DOCKERD).exists() { DOCKERD } else { "dockerd" });
@@ -147,6 +154,9 @@ fn spawn(folder: &Path, port: Option<u16>) -> Result<Child> {
         for (flag, name) in [("--tlscacert", "ca"), ("--tlscert", "server"), ("--tlskey", "server-key")] {
             command.args([flag, &at(&format!("tls/{name}.pem"))]);
         }
+    }
+    if let Some(runtime) = runtime {
+        command.args(["--add-runtime", runtime]);
     }
     command
         .args(["--host", &format!("unix://{}", at("socket"))])

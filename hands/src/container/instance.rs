@@ -26,7 +26,7 @@ use super::keeper::{self, Keeper};
 use super::{ContainerConfig, Network, Root, Shared, ShellName, Workspace, filter, image, volume, window};
 use crate::instances::Living;
 use crate::posix::{Ended, Report};
-use crate::sandbox::watch::Watch;
+use crate::sandbox::watch::{SetId, Watch};
 use crate::sandbox::{Limits, WORKSPACE, owner};
 use crate::{HandError, InstanceId, Lease};
 
@@ -133,7 +133,7 @@ impl Instance {
             user,
             shell: config.shell,
             keeper,
-            watch: bind.then(|| Watch::new(lease.work.clone(), &config.limits)),
+            watch: bind.then(|| Watch::new(lease.work.clone(), set_id(config), &config.limits)),
             window,
             name: name(&lease.instance),
             processes: config.limits.processes,
@@ -302,6 +302,9 @@ impl Living for Instance {
         let removed = remove(&self.docker, &self.container).await;
         self.keeper.hang_up().await;
         self.gone.cancel();
+        if let Some(watch) = &self.watch {
+            watch.finish().await;
+        }
         removed.map_err(|error| self.engine.explain(&error).into())
     }
 }
@@ -313,6 +316,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A container's name.
 fn name(instance: &InstanceId) -> String {
     format!("manyhands-{instance}")
+}
+
+/// Another runtime than the daemon's may have no use for a filter, as one with a kernel of its own.
+fn set_id(config: &ContainerConfig) -> SetId {
+    if config.runtime.is_none() { SetId::Filtered } else { SetId::TakenAway }
 }
 
 /// Who works in the container, in Docker's words. What is in the workspace is theirs from now on.

@@ -24,7 +24,7 @@ use tokio_util::task::TaskTracker;
 use super::call::{Background, Runner};
 use super::cgroup::{Group, Hierarchies};
 use super::enter::Spec;
-use super::watch::Watch;
+use super::watch::{SetId, Watch};
 use super::{SandboxConfig, owner, reap, refusal};
 use crate::instances::Living;
 use crate::posix::{Ended, Report};
@@ -106,7 +106,7 @@ impl Instance {
         let instance = Arc::new(Self {
             id: lease.instance.clone(),
             processes: config.limits.processes,
-            watch: Watch::new(lease.work.clone(), &config.limits),
+            watch: Watch::new(lease.work.clone(), SetId::Filtered, &config.limits),
             group,
             control: Mutex::new(Some(control)),
             spares: Mutex::default(),

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Limits;
 use crate::HandError;
-use crate::folder::Walk;
+use crate::folder::{Entry, Walk, is_set_id};
 
 /// Shortest pause between two passes.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -25,9 +25,19 @@ const MOST_FILES: u64 = 1_000_000;
 /// How far beyond its limit a work folder may be for a call to start that makes it smaller, in bytes.
 const OVERSHOOT: u64 = 2 << 30;
 
+/// What keeps files of a work folder from running as their owner or group outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SetId {
+    /// The instance's system call filter.
+    Filtered,
+    /// Each pass takes these bits away.
+    TakenAway,
+}
+
 /// Watches one instance's work folder.
 pub(crate) struct Watch {
     work: PathBuf,
+    set_id: SetId,
     workspace: u64,
     free_disk: u64,
     /// What runs: calls, and runners with background processes.
@@ -51,9 +61,10 @@ impl Drop for Active {
 }
 
 impl Watch {
-    pub(crate) fn new(work: PathBuf, limits: &Limits) -> Arc<Self> {
+    pub(crate) fn new(work: PathBuf, set_id: SetId, limits: &Limits) -> Arc<Self> {
         Arc::new(Self {
             work,
+            set_id,
             workspace: limits.workspace,
             free_disk: limits.free_disk,
             active: AtomicUsize::new(0),
@@ -154,6 +165,9 @@ impl Watch {
                 return Some("/workspace holds too many folders to be measured; delete some".into());
             };
             files += 1;
+            if self.set_id == SetId::TakenAway {
+                take_set_id(&entry, &self.work);
+            }
             used = used
                 .saturating_add(u64::try_from(entry.stat.st_blocks).unwrap_or_default().saturating_mul(512));
             if files > MOST_FILES {
@@ -166,10 +180,34 @@ impl Watch {
         })
     }
 
+    /// Takes away what the passes did not see, once nothing runs in the instance any more.
+    pub(crate) async fn finish(self: &Arc<Self>) {
+        if self.set_id == SetId::TakenAway {
+            let watch = Arc::clone(self);
+            let _ = tokio::task::spawn_blocking(move || watch.take_all()).await;
+        }
+    }
+
+    fn take_all(&self) {
+        let Ok(walk) = Walk::open(&self.work) else { return };
+        for entry in walk.flatten() {
+            take_set_id(&entry, &self.work);
+        }
+    }
+
     fn alert(&self, why: String) {
         self.passed.send_replace(Some(why));
         let mut background = self.background.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *background).cancel();
+    }
+}
+
+/// Has a file run as whoever runs it, and not as its owner or group.
+fn take_set_id(entry: &Entry, work: &Path) {
+    if is_set_id(&entry.stat)
+        && let Err(error) = entry.parent.take_set_id(&entry.name)
+    {
+        tracing::warn!(folder = %work.display(), %error, "a file in it stays setuid or setgid");
     }
 }
 

@@ -24,7 +24,11 @@ pub(crate) struct ContainerRig {
 
 impl ContainerRig {
     pub(crate) async fn with(change: impl FnOnce(&mut ContainerConfig)) -> Self {
-        let daemon = Dockerd::start().await.unwrap();
+        Self::of(Dockerd::start().await.unwrap(), change)
+    }
+
+    /// The same on this daemon.
+    pub(crate) fn of(daemon: Dockerd, change: impl FnOnce(&mut ContainerConfig)) -> Self {
         let mut config = ContainerConfig::new("tests", Image::Rootfs(rootfs().unwrap()));
         config.host = daemon.host();
         change(&mut config);

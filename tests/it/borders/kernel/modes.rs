@@ -9,6 +9,7 @@ use hands::container::Workspace;
 use hands::sandbox::{Access, Mount, pack};
 use hands::{Ending, Hand, Lease};
 use serde_json::json;
+use tests::dockerd::Dockerd;
 use tokio_util::sync::CancellationToken;
 
 use crate::hand::container::ContainerRig;
@@ -248,5 +249,44 @@ async fn a_container_may_make_no_more_system_calls_than_before() {
     let sockets =
         "perl -e 'for (1, 2, 10, 16) { socket(my $s, $_, $_ == 16 ? 3 : 1, 0) or die \"$_ $!\" } print 1'";
     assert_eq!(prints(&rig, &lease, sockets).await, "1");
+    rig.finish().await;
+}
+
+/// A runtime to which a filter means nothing, as to one with a kernel of its own: without it, it is `runc`.
+const UNFILTERED: &str = r#"#!/bin/sh
+bundle=.
+for argument do
+    case $previous in --bundle | -b) bundle=$argument ;; esac
+    previous=$argument
+done
+if [ -f "$bundle/config.json" ]; then
+    jq 'del(.linux.seccomp)' "$bundle/config.json" > "$bundle/unfiltered.json" &&
+        mv "$bundle/unfiltered.json" "$bundle/config.json"
+fi
+exec runc "$@"
+"#;
+
+#[tokio::test]
+async fn what_another_runtime_lets_a_container_make_is_taken_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = folder.path().join("unfiltered");
+    fs::write(&runtime, UNFILTERED).unwrap();
+    fs::set_permissions(&runtime, fs::Permissions::from_mode(0o755)).unwrap();
+    let daemon = Dockerd::start_with_runtime("unfiltered", &runtime).await.unwrap();
+    let rig = ContainerRig::of(daemon, |config| config.runtime = Some("unfiltered".into()));
+    let lease = rig.lease("one");
+    let make = "mkdir -p a/b; echo x > a/b/program; chmod 6755 a/b/program && echo made; ln -s /etc/passwd l";
+    // What it has may be gone before anybody looks.
+    assert_eq!(prints(&rig, &lease, make).await, "made");
+    let made = [lease.work.join("a/b/program")];
+    // Soon after the call …
+    crate::sandbox_kit::soon(|| set_id(&lease.work).is_empty()).await;
+    assert_eq!(fs::metadata(&made[0]).unwrap().mode() & 0o7777, 0o755);
+    // … and at the latest when the container has ended.
+    prints(&rig, &lease, "(sleep 3; chmod 4755 a/b/program) > /dev/null 2>&1 < /dev/null &").await;
+    crate::sandbox_kit::soon(|| set_id(&lease.work) == made).await;
+    let handle = hands::Handle { instance: lease.instance.clone() };
+    rig.hand().release(handle).await.unwrap();
+    assert_eq!(set_id(&lease.work), Vec::<PathBuf>::new());
     rig.finish().await;
 }
