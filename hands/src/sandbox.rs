@@ -24,6 +24,7 @@ mod reap;
 mod refusal;
 mod runner;
 pub mod seccomp;
+pub(crate) mod share;
 mod stage;
 mod unpack;
 pub(crate) mod watch;

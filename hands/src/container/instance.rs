@@ -10,12 +10,13 @@ use async_trait::async_trait;
 use bollard::Docker;
 use bollard::container::LogOutput;
 use bollard::errors::Error;
-use bollard::models::{ContainerCreateBody, HostConfig, HostConfigLogConfig};
+use bollard::models::{ContainerCreateBody, HostConfig, HostConfigLogConfig, ResourcesUlimits};
 use bollard::query_parameters::{
     AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, InspectContainerOptions,
     ListContainersOptionsBuilder, RemoveContainerOptionsBuilder, StartContainerOptions,
 };
 use futures_util::{Stream, StreamExt};
+use rustix::process::Resource;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -27,7 +28,7 @@ use super::{ContainerConfig, Network, Root, Shared, ShellName, Workspace, filter
 use crate::instances::Living;
 use crate::posix::{Ended, Report};
 use crate::sandbox::watch::{SetId, Watch};
-use crate::sandbox::{Limits, WORKSPACE, owner};
+use crate::sandbox::{Limits, WORKSPACE, owner, share};
 use crate::{HandError, InstanceId, Lease};
 
 /// The label by which a container's instance is known.
@@ -397,6 +398,7 @@ fn host_config(config: &ContainerConfig, lease: &Lease) -> HostConfig {
         // Memory and swap together: no swap.
         memory_swap: number(memory),
         pids_limit: number(processes),
+        ulimits: Some(share::LIMITS.map(ulimit).to_vec()),
         nano_cpus: number(millicpus.saturating_mul(1_000_000)),
         runtime: config.runtime.clone(),
         // Reaps what loses its parent, and can't be killed from inside.
@@ -406,6 +408,12 @@ fn host_config(config: &ContainerConfig, lease: &Lease) -> HostConfig {
         log_config: Some(HostConfigLogConfig { typ: Some("none".into()), config: None }),
         ..HostConfig::default()
     }
+}
+
+/// A limit of each process, in Docker's words.
+fn ulimit((resource, name, most): (Resource, &str, u64)) -> ResourcesUlimits {
+    let most = i64::try_from(share::at_most_half(resource, most)).ok();
+    ResourcesUlimits { name: Some(name.to_owned()), soft: most, hard: most }
 }
 
 /// Why the daemon would not make or start a container.

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use super::cgroup::Hierarchies;
 use super::refusal::{self, Lack, OLDEST_BWRAP};
-use super::{SandboxConfig, watch};
+use super::{SandboxConfig, owner, watch};
 
 /// A user without privilege, for trying out as root what sandboxes do.
 const NOBODY: u32 = 65534;
@@ -46,6 +46,7 @@ pub fn inspect(config: &SandboxConfig, data: &Path) -> Vec<Finding> {
         findings.push(user_namespaces(config));
     }
     findings.push(limits());
+    findings.push(users());
     findings.push(disk(config, data));
     findings
 }
@@ -104,6 +105,19 @@ fn limits() -> Finding {
         "run the gateway where it may make cgroups: as a systemd service with Delegate=yes, or once by \
                   systemd-run --user --scope -p Delegate=yes manyhands"
             .to_owned();
+    lacking(subject, State::Weaker, Lack { why, remedy })
+}
+
+/// Whether an instance shares with anybody else what the kernel counts for a user.
+fn users() -> Finding {
+    let subject = "users";
+    if owner::gives_users() {
+        return fine(subject, "each sandbox has a user of its own".to_owned());
+    }
+    let why = "sandboxes and containers run as this user, and one can use up what the kernel counts for a user: \
+               epoll watches, large pipes and descriptors on their way through sockets; a container inotify as well"
+        .to_owned();
+    let remedy = "run the gateway as root: then each of them has a user of its own".to_owned();
     lacking(subject, State::Weaker, Lack { why, remedy })
 }
 

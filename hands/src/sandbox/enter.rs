@@ -14,15 +14,13 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
 use super::init::PROGRAM;
-use super::{Access, Network, WORKSPACE, seccomp, stage};
 use crate::open_files;
+use super::{Access, Network, WORKSPACE, seccomp, share, stage};
 
 /// The user and group that commands see themselves as.
 const INSIDE: u32 = 1000;
 /// Bytes of `/dev/shm`.
 const SHARED_MEMORY: u64 = 64 * 1024 * 1024;
-/// Most open files of a process.
-const OPEN_FILES: u64 = 16 * 1024;
 /// Processor seconds that one process may use: a bound where no cgroup divides the processors.
 const PROCESSOR_SECONDS: u64 = 2 * 60 * 60;
 /// Environment of every call.
@@ -177,11 +175,12 @@ fn limit_resources(spec: &Spec) -> io::Result<()> {
     let limits = [
         (Resource::Core, Some(0)),
         (Resource::Fsize, Some(spec.file_size)),
-        (Resource::Nofile, Some(OPEN_FILES)),
         (Resource::Cpu, Some(PROCESSOR_SECONDS)),
         (Resource::Data, spec.data),
     ];
-    for (resource, most) in limits {
+    let shared =
+        share::LIMITS.map(|(resource, _, most)| (resource, Some(share::at_most_half(resource, most))));
+    for (resource, most) in limits.into_iter().chain(shared) {
         let Some(most) = most else { continue };
         // Never above what we were given: only root may raise it.
         let ours = rustix::process::getrlimit(resource).maximum.unwrap_or(u64::MAX);
@@ -200,6 +199,10 @@ fn arguments(
     let mut list = Arguments(Vec::new());
     list.add(&["--unshare-user", "--disable-userns", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]);
     list.add(&["--unshare-cgroup-try", "--cap-drop", "ALL", "--new-session", "--as-pid-1"]);
+    // PID 1 gives them up before anything else runs.
+    for (_, capability) in share::CAPABILITIES {
+        list.add(&["--cap-add", capability]);
+    }
     let inside = INSIDE.to_string();
     list.add(&["--uid", &inside, "--gid", &inside, "--hostname", "sandbox"]);
     if spec.network == Network::None {

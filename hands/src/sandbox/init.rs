@@ -13,6 +13,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit, umask};
 
 use super::children::Children;
+use super::share;
 
 /// Where the sandbox shows our own program.
 pub(super) const PROGRAM: &str = "/run/manyhands";
@@ -32,10 +33,16 @@ pub(super) fn main(processes: u64) -> ExitCode {
 
 fn serve(processes: u64) -> io::Result<()> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    // A kernel without inotify has nothing to take.
+    if let Err(error) = share::limit_inotify() {
+        eprintln!("sandbox init: inotify is not limited: {error}");
+    }
+    share::give_up_capabilities()?;
     // Not the gateway's, which may keep its own files to itself.
     umask(Mode::from_raw_mode(0o022));
     // A cgroup may have the same limit already. Only here, inside the user namespace: before, the owner's
     // other processes would count too.
+    let processes = share::at_most_half(Resource::Nproc, processes);
     setrlimit(Resource::Nproc, Rlimit { current: Some(processes), maximum: Some(processes) })?;
     let background = (processes / 2).to_string();
     let control = io::stdin().as_fd().try_clone_to_owned()?;

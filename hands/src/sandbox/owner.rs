@@ -36,13 +36,7 @@ pub(crate) fn prepare(work: &Path) -> Result<Option<u32>, HandError> {
         }
         Ok(()) | Err(_) => {}
     }
-    if !rustix::process::geteuid().is_root() {
-        return Ok(None);
-    }
-    let Some(range) = range(&fs::read_to_string("/proc/self/uid_map").unwrap_or_default()) else {
-        // Root of a namespace with hardly any ids is an ordinary user outside.
-        return Ok(None);
-    };
+    let Some(range) = users() else { return Ok(None) };
     let _choosing = CHOOSING.lock().unwrap_or_else(PoisonError::into_inner);
     let owner = fs::symlink_metadata(work).map_err(io("looking at a work folder"))?.uid();
     let others = neighbours(work).map_err(io("looking at the other work folders"))?;
@@ -55,6 +49,20 @@ pub(crate) fn prepare(work: &Path) -> Result<Option<u32>, HandError> {
     })?;
     give(work, user).map_err(io("giving a work folder to its user"))?;
     Ok(Some(user))
+}
+
+/// Whether each work folder has a user of its own.
+pub(super) fn gives_users() -> bool {
+    users().is_some()
+}
+
+/// The users to choose from; `None`: there is nobody but ourselves.
+fn users() -> Option<Range<u32>> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    // Root of a namespace with hardly any ids is an ordinary user outside.
+    range(&fs::read_to_string("/proc/self/uid_map").unwrap_or_default())
 }
 
 /// The users to choose from, by what `/proc/self/uid_map` says exists here.

@@ -36,9 +36,10 @@ const KNOWN: [RangeInclusive<c_long>; 2] = [0..=334, 424..=462];
 #[cfg(target_arch = "aarch64")]
 const KNOWN: [RangeInclusive<c_long>; 2] = [0..=291, 424..=462];
 
-/// System calls that are answered as if there were none of the name: the arguments that matter are behind a pointer,
-/// and libraries fall back to `clone` and `openat`.
-pub const UNKNOWN: &[(&str, c_long)] = syscalls! { SYS_clone3 SYS_openat2 };
+/// System calls that are answered as if there were none of the name: the arguments of the first two that matter
+/// are behind a pointer, and libraries fall back to `clone` and `openat`. The third would take from a store that
+/// the whole machine shares (`fs.aio-max-nr`), and databases fall back to threads.
+pub const UNKNOWN: &[(&str, c_long)] = syscalls! { SYS_clone3 SYS_openat2 SYS_io_setup };
 
 /// `clone` flags that make namespaces: mount, cgroup, UTS, IPC, user, PID, network, time.
 pub(crate) const NAMESPACES: [c_int; 8] = [
