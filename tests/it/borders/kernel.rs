@@ -2,6 +2,7 @@
 
 mod modes;
 mod shares;
+mod shows;
 
 use crate::sandbox_unprivileged::run_as;
 
