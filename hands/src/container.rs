@@ -19,6 +19,7 @@ mod filter;
 mod image;
 mod instance;
 mod keeper;
+mod place;
 mod scan;
 mod swap;
 mod tls;

@@ -24,7 +24,7 @@ use tokio_util::task::TaskTracker;
 
 use super::engine::{Engine, Lack, root, status, why_gone};
 use super::keeper::{self, Keeper};
-use super::{ContainerConfig, Network, Root, Shared, ShellName, Workspace, filter, image, volume, window};
+use super::{ContainerConfig, Network, Root, Shared, ShellName, Workspace, filter, image, place, volume, window};
 use crate::instances::Living;
 use crate::posix::{Ended, Report};
 use crate::sandbox::watch::{SetId, Watch};
@@ -90,6 +90,11 @@ impl Instance {
         let docker = shared.engine.docker().await?;
         let image = image::ensure(shared, &docker).await?;
         let user = user(config, lease, &docker, &image).await?;
+        let mut lease = lease.clone();
+        if config.workspace == Workspace::Bind {
+            lease.work = place::fixed(&lease.work)?;
+        }
+        let lease = &lease;
         let body = body(config, lease, image, &user);
         let refused = |error: &Error| HandError::from(refusal(shared, error));
         let name = name(&lease.instance);

@@ -14,8 +14,8 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
 use super::init::PROGRAM;
-use crate::open_files;
 use super::{Access, Network, WORKSPACE, seccomp, share, stage};
+use crate::open_files;
 
 /// The user and group that commands see themselves as.
 const INSIDE: u32 = 1000;
