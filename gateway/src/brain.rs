@@ -16,7 +16,7 @@ use std::time::Duration;
 use http::Uri;
 use serde::{Deserialize, Serialize};
 
-use crate::hand::Source;
+use crate::hand::{self, Source};
 
 pub use thinking::{Effort, ThinkingSetting};
 
@@ -297,6 +297,8 @@ impl BrainSetting {
             (Ok(rest), Some(home)) => home.join(rest),
             _ => folder.join(&*file),
         };
+        // It is opened later without following any link.
+        *file = hand::canonical(file);
     }
 
     fn named(&self) -> Result<(Provider, &str), BadBrain> {

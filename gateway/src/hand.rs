@@ -1,6 +1,7 @@
 //! How hands are named and set up: the same in `manyhands.toml` and in the database.
 
 mod android;
+mod canonical;
 mod container;
 mod emulator;
 mod mcp;
@@ -12,7 +13,7 @@ mod ssh;
 mod vm;
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use android::AndroidSettings;
+pub use canonical::PlantedLink;
 pub use container::{ContainerSettings, RootAccess, ShellProgram, TlsSettings, WorkspacePlace};
 pub use emulator::EmulatorSettings;
 pub use mcp::{BadServer, McpSettings, Protocol, Share};
@@ -81,6 +83,11 @@ impl fmt::Display for HandName {
     }
 }
 
+/// A path of this machine without links, as it is now and as far as it exists.
+pub fn canonical(path: &Path) -> PathBuf {
+    canonical::canonical(path, &[]).unwrap_or_else(|_| path.to_owned())
+}
+
 /// How a hand is set up, by kind. The same in the file and in the database.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
@@ -113,6 +120,15 @@ pub enum BadHand {
     /// A setting of another kind.
     #[error(transparent)]
     Setting(#[from] BadSetting),
+    /// A path leads through a link that a brain may have made.
+    #[error(transparent)]
+    Link(#[from] PlantedLink),
+    /// A brain may write a disk's image.
+    #[error(
+        "the image {} lies in a folder that a hand may write to, where it could be made to show any file of this machine: \
+         keep it elsewhere", .0.display()
+    )]
+    Image(PathBuf),
     /// A permission is for a tool that is not there.
     #[error("permission names {0:?}, and the hand has no such tool: `manyhands hand show` lists them")]
     NoTool(String),
@@ -150,6 +166,38 @@ impl HandConfig {
             Self::Ssh(settings) => settings.place(folder, home),
             Self::Emulator(settings) => settings.place(folder, home),
             Self::Vm(settings) => settings.place(folder, home),
+        }
+    }
+
+    /// Makes its paths of this machine canonical, as they are now. They are opened later without following any link.
+    /// `writable`: folders that brains may write to, in which no link is followed here either.
+    pub fn make_canonical(&mut self, writable: &[PathBuf]) -> Result<(), BadHand> {
+        let paths = match self {
+            Self::Sandbox(settings) => return Ok(settings.make_canonical(writable)?),
+            Self::Android(_) => Vec::new(),
+            Self::Mcp(settings) => settings.paths(),
+            Self::Container(settings) => settings.paths(),
+            Self::Ssh(settings) => settings.paths(),
+            Self::Emulator(settings) => vec![&mut settings.rom],
+            Self::Vm(settings) => settings.paths(),
+        };
+        canonical::make_canonical(paths, writable)?;
+        self.check_image(writable)
+    }
+
+    /// Refuses an image in a folder that a brain may write to: one that is written there may name any file of this machine
+    /// as the one that it builds on.
+    fn check_image(&self, writable: &[PathBuf]) -> Result<(), BadHand> {
+        let Self::Vm(VmSettings { image: Some(image), .. }) = self else { return Ok(()) };
+        let within = writable.iter().any(|folder| image.starts_with(folder));
+        if within { Err(BadHand::Image(image.clone())) } else { Ok(()) }
+    }
+
+    /// Folders of this machine that a brain may write to, as they are named and as they are.
+    pub fn writable(&self) -> Vec<PathBuf> {
+        match self {
+            Self::Sandbox(settings) => settings.writable(),
+            _ => Vec::new(),
         }
     }
 

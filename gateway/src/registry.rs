@@ -10,6 +10,7 @@ mod offer;
 mod registered;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use futures_util::future::join_all;
@@ -23,6 +24,7 @@ use tokio_util::task::TaskTracker;
 use crate::clock;
 use crate::database::{self, Database, DatabaseError};
 use crate::hand::{BadHand, BadHandName, HandConfig, HandName};
+use elsewhere::Stored;
 pub use registered::Registered;
 
 /// Where a hand was registered.
@@ -155,10 +157,21 @@ impl Registry {
             live: CancellationToken::new(),
             closing: CancellationToken::new(),
         };
+        let stored = registry.stored().await?;
+        let added: Vec<HandConfig> = stored.iter().filter_map(Stored::config).collect();
+        let writable: Vec<PathBuf> = file.values().chain(&added).flat_map(HandConfig::writable).collect();
         for (name, config) in file {
-            registry.put(registry.make(name, config, Origin::File).await?)?;
+            let config = match canonical(name, config, &writable) {
+                Ok(config) => config,
+                // A brain must not keep the gateway from starting.
+                Err(error) => {
+                    tracing::error!(hand.name = %name, error = %error, "a hand is left out");
+                    continue;
+                }
+            };
+            registry.put(registry.make(name, &config, Origin::File).await?)?;
         }
-        for stored in registry.stored().await? {
+        for stored in stored {
             match registry.put_stored(&stored, None).await {
                 Ok(_) => {}
                 Err(RegistryError::Exists { name, .. }) => return Err(RegistryError::Twice(name)),
@@ -241,6 +254,7 @@ impl Registry {
         look: Look,
     ) -> Result<Arc<Registered>, RegistryError> {
         self.is_free(name)?;
+        let config = &canonical(name, config, &self.writable([]))?;
         if let HandConfig::Sandbox(settings) = config {
             settings.check_hosts().map_err(|mount| senseless(name, mount))?;
         }
@@ -315,8 +329,9 @@ impl Registry {
             self.forget(hand);
             tracing::info!(hand.name = %hand.name, "a hand is removed: it stands in manyhands.toml no more");
         }
+        let writable = self.writable(file.values());
         for (name, config) in file {
-            match self.apply_one(name, config).await {
+            match self.apply_one(name, config, &writable).await {
                 Ok(replaced) => gone.extend(replaced),
                 Err(error) => {
                     tracing::error!(hand.name = %name, error = %error, "a hand of manyhands.toml is left as it was");
@@ -330,7 +345,9 @@ impl Registry {
         &self,
         name: &HandName,
         config: &HandConfig,
+        writable: &[PathBuf],
     ) -> Result<Option<Arc<Registered>>, RegistryError> {
+        let config = &canonical(name, config, writable)?;
         let known = self.hands().get(name).cloned();
         match &known {
             Some(known) if known.origin == Origin::Added => return Err(RegistryError::Twice(name.clone())),
@@ -425,6 +442,12 @@ impl Registry {
         self.changes.send_modify(|version| *version += 1);
     }
 
+    /// Folders that brains may write to by hands that are here, and by those of `more`.
+    fn writable<'a>(&self, more: impl IntoIterator<Item = &'a HandConfig>) -> Vec<PathBuf> {
+        let here = self.list().into_iter().flat_map(|hand| hand.config.writable());
+        here.chain(more.into_iter().flat_map(HandConfig::writable)).collect()
+    }
+
     fn hands(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<HandName, Arc<Registered>>> {
         self.hands.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -434,6 +457,17 @@ impl Drop for Registry {
     fn drop(&mut self) {
         self.closing.cancel();
     }
+}
+
+/// The same with canonical paths.
+fn canonical(
+    name: &HandName,
+    config: &HandConfig,
+    writable: &[PathBuf],
+) -> Result<HandConfig, RegistryError> {
+    let mut config = config.clone();
+    config.make_canonical(writable).map_err(|source| senseless(name, source))?;
+    Ok(config)
 }
 
 fn senseless(name: &HandName, source: impl Into<BadHand>) -> RegistryError {

@@ -12,7 +12,6 @@ mod own;
 mod reload;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -141,9 +140,6 @@ pub enum ServeError {
     /// Anybody on the network would be the owner.
     #[error("--no-auth makes everybody the owner, so it works on loopback only: {0} is not loopback")]
     OpenToAll(SocketAddr),
-    /// The program can't find itself, which sandboxes need.
-    #[error("the program's own file can't be found: {0}")]
-    NoProgram(std::io::Error),
     /// A configured host or origin is none.
     #[error("allowed_hosts or allowed_origins: {0}")]
     NotAPlace(#[from] NotAPlace),
@@ -152,8 +148,7 @@ pub enum ServeError {
 impl Gateway {
     /// Takes the data directory, opens the database, and clears what earlier starts left.
     pub async fn open(config: Config) -> Result<Arc<Self>, ServeError> {
-        let program = std::env::current_exe().map_err(ServeError::NoProgram)?;
-        let maker = maker(program, config.data.clone());
+        let maker = maker(ground(&config));
         Self::open_with(config, maker).await
     }
 
@@ -351,8 +346,7 @@ pub struct Server {
 impl Server {
     /// Binds first, so that a second gateway on the port says so before it touches anything.
     pub async fn bind(config: Config, auth: Auth) -> Result<Self, ServeError> {
-        let program = std::env::current_exe().map_err(ServeError::NoProgram)?;
-        let maker = maker(program, config.data.clone());
+        let maker = maker(ground(&config));
         Self::bind_with(config, auth, maker).await
     }
 
@@ -426,14 +420,22 @@ impl Server {
     }
 }
 
+/// What hands are made of beside their settings.
+pub fn ground(config: &Config) -> Ground {
+    Ground {
+        // As it runs, not what lies at its path by now: that may be a folder that a brain writes to.
+        program: "/proc/self/exe".into(),
+        data: config.data.clone(),
+        hidden: vec![config.data.clone(), config.file.path.clone()],
+        variables: variable,
+    }
+}
+
 /// Builds hands by their configuration.
-fn maker(program: PathBuf, data: PathBuf) -> Maker {
-    let ground = Ground { program, data, variables: variable };
+fn maker(ground: Ground) -> Maker {
     Box::new(move |making: &Making<'_>| {
         Ok(match making.config {
-            HandConfig::Sandbox(settings) => {
-                Arc::new(Sandbox::new(settings.resolve(ground.program.clone())?))
-            }
+            HandConfig::Sandbox(settings) => Arc::new(Sandbox::new(settings.resolve(&ground)?)),
             HandConfig::Mcp(settings) => {
                 let config = settings.resolve(making.name, variable)?;
                 Arc::new(Upstream::new(config, making.known.clone()))

@@ -24,6 +24,7 @@
 //! given names and folders, never a credential.
 
 pub mod android;
+pub mod canonical;
 pub mod container;
 pub mod emulator;
 pub mod folder;

@@ -14,11 +14,14 @@ mod call;
 mod cgroup;
 mod children;
 pub(crate) mod copy;
+mod covers;
 mod doctor;
 mod enter;
+mod hidden;
 mod idmap;
 mod init;
 mod instance;
+mod mounts;
 pub(crate) mod owner;
 mod reap;
 mod refusal;
@@ -69,6 +72,11 @@ pub struct SandboxConfig {
     pub bwrap: PathBuf,
     /// What else of this machine it shows.
     pub mounts: Vec<Mount>,
+    /// Sockets in mounts that stay open to it, or folders whose sockets do, by their paths inside. All others on which
+    /// somebody listens when an instance starts are covered.
+    pub sockets: Vec<PathBuf>,
+    /// Files and folders of this machine that no mount shows: the gateway's own.
+    pub hidden: Vec<PathBuf>,
     /// Whether it has this machine's network.
     pub network: Network,
     /// What it may use.
@@ -82,6 +90,8 @@ impl SandboxConfig {
             program,
             bwrap: "bwrap".into(),
             mounts: Vec::new(),
+            sockets: Vec::new(),
+            hidden: Vec::new(),
             network: Network::None,
             limits: Limits::default(),
         }
@@ -91,7 +101,7 @@ impl SandboxConfig {
 /// A file or folder of this machine shown in the sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
-    /// Where it is on this machine, absolute.
+    /// Where it is on this machine, absolute and canonical: no link on its way is followed.
     pub host: PathBuf,
     /// Where it appears, absolute.
     pub at: PathBuf,
@@ -221,6 +231,7 @@ impl Hand for Sandbox {
             "isolation": "bubblewrap: own user, mount, PID, IPC, UTS and network namespaces, no capabilities, seccomp",
             "network": self.config.network,
             "mounts": self.config.mounts,
+            "sockets": self.config.sockets,
             "limited_together": self.hierarchies.offered(),
             "limits": {
                 "memory_bytes": limits.memory,

@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::sandbox_kit::{impostor, program};
 
 /// A user with nothing of its own.
-const NOBODY: &str = "65534";
+pub(crate) const NOBODY: &str = "65534";
 
 #[test]
 fn everything_holds_without_root_too() {
@@ -28,6 +28,7 @@ fn everything_holds_without_root_too() {
             "crash::",
             "leases::",
             "mcp::",
+            "borders::",
         ],
     );
     assert!(ran > 30, "only {ran} tests ran");

@@ -12,15 +12,18 @@ use super::{Output, Setting};
 use crate::brain::{BrainSetting, Reach};
 use crate::config::variable;
 use crate::hand::{Ground, HandConfig, HandName};
+use crate::serve;
 
 pub(super) async fn run(setting: &Setting) -> anyhow::Result<ExitCode> {
     let config = SandboxConfig::new(std::env::current_exe()?);
     let mut lines: Vec<Line> =
         inspect(&config, there(&setting.config.data)).into_iter().map(Line::of).collect();
     lines.extend(brain(&setting.config.brain));
-    let ground =
-        Ground { program: std::env::current_exe()?, data: setting.config.data.clone(), variables: variable };
+    let ground = serve::ground(&setting.config);
     for (name, hand) in &setting.config.hands {
+        let mut hand = hand.clone();
+        hand.make_canonical(&[])?;
+        let hand = &hand;
         lines.extend(server(name, hand));
         lines.extend(answers(name, hand).await);
         lines.extend(looked(name, hand, &ground).await);
@@ -106,7 +109,11 @@ fn brain(setting: &BrainSetting) -> Option<Line> {
 
 /// Says on stderr what a hand that was just added lacks where it is to be.
 pub(super) async fn warn(name: &HandName, hand: &HandConfig, ground: &Ground) {
-    let lines = looked(name, hand, ground).await;
+    let mut hand = hand.clone();
+    if hand.make_canonical(&[]).is_err() {
+        return;
+    }
+    let lines = looked(name, &hand, ground).await;
     for line in lines.into_iter().filter(|line| line.state == State::Missing) {
         note(format_args!("{:<8} {}: {}", state(line.state), line.subject, line.found));
         if let Some(remedy) = line.remedy {

@@ -178,10 +178,13 @@ impl ContainerSettings {
 
     /// Makes relative paths absolute, as seen from `folder`; `home` is `~`.
     pub fn place(&mut self, folder: &Path, home: Option<&Path>) {
-        place(&mut self.rootfs, folder, home);
-        if let Some(TlsSettings { ca, certificate, key }) = &mut self.tls {
-            place([ca, certificate, key], folder, home);
-        }
+        place(self.paths(), folder, home);
+    }
+
+    /// Its files on this machine.
+    pub(super) fn paths(&mut self) -> Vec<&mut PathBuf> {
+        let tls = self.tls.iter_mut().flat_map(|tls| [&mut tls.ca, &mut tls.certificate, &mut tls.key]);
+        self.rootfs.iter_mut().chain(tls).collect()
     }
 
     /// What the hand is made of.

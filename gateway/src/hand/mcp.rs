@@ -351,14 +351,19 @@ impl McpSettings {
             // Rebuilt of its parts: nothing joined to a folder leaves a slash behind.
             self.directory = Some(placed(directory).components().collect());
         }
-        if let Some(ca) = &mut self.ca {
-            *ca = placed(ca);
+        for path in self.paths() {
+            *path = placed(path);
         }
-        for source in self.env.values_mut().chain(self.headers.values_mut()) {
-            if let Source::File { file, .. } = source {
-                *file = placed(file);
-            }
-        }
+    }
+
+    /// Its files and its folder on this machine.
+    pub(super) fn paths(&mut self) -> Vec<&mut PathBuf> {
+        let sources = self.env.values_mut().chain(self.headers.values_mut());
+        let files = sources.filter_map(|source| match source {
+            Source::File { file, .. } => Some(file),
+            _ => None,
+        });
+        self.directory.iter_mut().chain(&mut self.ca).chain(files).collect()
     }
 
     /// As listings and logs show it: no value of a header or variable, and nothing that looks like a credential.

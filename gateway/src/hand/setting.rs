@@ -16,6 +16,8 @@ pub struct Ground {
     pub program: PathBuf,
     /// The data directory.
     pub data: PathBuf,
+    /// The gateway's own files and folders, which no sandbox is shown.
+    pub hidden: Vec<PathBuf>,
     /// Reads the gateway's environment.
     pub variables: Variables,
 }

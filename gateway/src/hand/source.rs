@@ -4,8 +4,9 @@
 //! **Invariant:** a value is read where it is used, and no listing, log or error shows one.
 
 use std::fmt;
+use std::fs::File;
 use std::io::Read as _;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
@@ -125,9 +126,8 @@ pub(super) fn is_variable(name: &str) -> bool {
 /// A file that others may read, or that is no file, is refused.
 fn read_file(path: &Path) -> Result<SecretString, String> {
     let shown = path.display();
-    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
-    let opened = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path);
-    let file = opened.map_err(|error| format!("{shown} can't be read: {error}"))?;
+    let opened = hands::canonical::open(path, OFlags::RDONLY | OFlags::NONBLOCK);
+    let file = opened.map(File::from).map_err(|error| format!("{shown} can't be read: {error}"))?;
     let metadata = file.metadata().map_err(|error| format!("{shown} can't be read: {error}"))?;
     if !metadata.is_file() {
         return Err(format!("{shown} is not a file"));

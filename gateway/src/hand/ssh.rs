@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::permission::Permissions;
-use super::setting::{BadSetting, Ground, absolute, mib, place, placed, seconds, secret, size};
+use super::setting::{BadSetting, Ground, absolute, mib, place, seconds, secret, size};
 use super::source::Source;
 
 /// The variable that names an agent's socket when the settings name neither a key nor an agent.
@@ -127,10 +127,18 @@ impl SshSettings {
         if self.known_hosts.is_none() && self.host_keys.is_empty() && home.is_some() {
             self.known_hosts = Some(PathBuf::from(KNOWN_HOSTS));
         }
-        place([&mut self.key, &mut self.agent, &mut self.known_hosts].into_iter().flatten(), folder, home);
-        if let Some(Source::File { file, .. }) = &mut self.passphrase {
-            *file = placed(file, folder, home);
-        }
+        place(&mut self.agent, folder, home);
+        place(self.paths(), folder, home);
+    }
+
+    /// Its files on this machine. An agent's socket is none: it comes and goes with logins, and is asked for signatures
+    /// alone.
+    pub(super) fn paths(&mut self) -> Vec<&mut PathBuf> {
+        let passphrase = match &mut self.passphrase {
+            Some(Source::File { file, .. }) => Some(file),
+            _ => None,
+        };
+        [self.key.as_mut(), self.known_hosts.as_mut(), passphrase].into_iter().flatten().collect()
     }
 
     /// As listings show it: the passphrase by where it comes from.

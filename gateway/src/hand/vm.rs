@@ -124,6 +124,11 @@ impl VmSettings {
         place(programs.filter(|path| path.components().count() > 1), folder, home);
     }
 
+    /// Files of this machine that a guest begins with.
+    pub(super) fn paths(&mut self) -> Vec<&mut PathBuf> {
+        [&mut self.kernel, &mut self.initrd].into_iter().chain(&mut self.image).collect()
+    }
+
     /// What the hand is made of.
     pub fn resolve(&self, ground: &Ground) -> Result<VmConfig, BadSetting> {
         self.check()?;

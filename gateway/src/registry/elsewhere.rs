@@ -7,6 +7,7 @@ use sqlx::Row as _;
 use super::registered::Registered;
 use super::{Origin, Registry, RegistryError, keep};
 use crate::database::{self, DatabaseError, Subscription};
+use crate::hand::HandConfig;
 
 /// What the signal is called that hands were added or removed.
 pub(super) const TOPIC: &str = "hands";
@@ -16,6 +17,13 @@ pub(super) struct Stored {
     pub(super) name: String,
     config: String,
     added_at: String,
+}
+
+impl Stored {
+    /// How it is set up, where that can be read.
+    pub(super) fn config(&self) -> Option<HandConfig> {
+        serde_json::from_str(&self.config).ok()
+    }
 }
 
 impl Registry {
@@ -81,8 +89,8 @@ impl Registry {
         stored: &Stored,
         known: Option<&Arc<Registered>>,
     ) -> Result<Arc<Registered>, RegistryError> {
-        let config =
-            serde_json::from_str(&stored.config).map_err(|_| RegistryError::Corrupt(stored.name.clone()))?;
+        // Its paths are those that were seen when it was added: no link is followed again.
+        let config = stored.config().ok_or_else(|| RegistryError::Corrupt(stored.name.clone()))?;
         let mut made = self.make(&stored.name.parse()?, &config, Origin::Added).await?;
         made.added_at.clone_from(&stored.added_at);
         self.put_over(made, known)

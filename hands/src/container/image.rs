@@ -1,6 +1,7 @@
 //! The image: there, pulled, or imported from a tar.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -12,11 +13,12 @@ use bollard::models::CreateImageInfo;
 use bollard::query_parameters::CreateImageOptionsBuilder;
 use bytes::Bytes;
 use futures_util::StreamExt;
+use rustix::fs::OFlags;
 use tokio_util::io::ReaderStream;
 
 use super::engine::{Lack, root, status};
 use super::{Image, Shared};
-use crate::HandError;
+use crate::{HandError, canonical};
 
 /// The name of imported images, whose tags say of what.
 const IMPORTED: &str = "manyhands-rootfs";
@@ -58,7 +60,8 @@ pub(super) fn name(image: &Image) -> Result<String, Lack> {
         }
         Image::Named(name) => Ok(format!("{name}:latest")),
         Image::Rootfs(tar) => {
-            let file = std::fs::metadata(tar).map_err(|error| no_tar(tar, &error))?;
+            let file = canonical::open(tar, OFlags::PATH).map(File::from).and_then(|file| file.metadata());
+            let file = file.map_err(|error| no_tar(tar, &error))?;
             let mut hasher = DefaultHasher::new();
             (tar, file.len(), file.mtime(), file.mtime_nsec()).hash(&mut hasher);
             Ok(format!("{IMPORTED}:{:016x}", hasher.finish()))
@@ -74,7 +77,7 @@ fn no_tar(tar: &Path, error: &io::Error) -> Lack {
 /// Whether it looks like a tar, compressed or not, before a daemon is asked to take it for one.
 pub(super) fn check(tar: &Path) -> Result<(), Lack> {
     let mut begin = Vec::new();
-    let read = std::fs::File::open(tar).and_then(|file| file.take(BLOCK as u64).read_to_end(&mut begin));
+    let read = canonical::open_file(tar).and_then(|file| file.take(BLOCK as u64).read_to_end(&mut begin));
     read.map_err(|error| no_tar(tar, &error))?;
     if COMPRESSED.iter().any(|magic| begin.starts_with(magic)) || is_header(&begin) {
         return Ok(());
@@ -144,7 +147,8 @@ pub(super) fn no_image(name: &str, error: &str) -> Lack {
 
 async fn import(shared: &Shared, docker: &Docker, name: &str, tar: &Path) -> Result<(), Lack> {
     check(tar)?;
-    let file = tokio::fs::File::open(tar).await.map_err(|error| no_tar(tar, &error))?;
+    let file =
+        canonical::open_file(tar).map(tokio::fs::File::from_std).map_err(|error| no_tar(tar, &error))?;
     let (repository, tag) = name.split_once(':').unwrap_or((name, "latest"));
     let options = CreateImageOptionsBuilder::new().from_src("-").repo(repository).tag(tag).build();
     // What can't be read any more ends the stream, and the daemon finds the tar too short.

@@ -1,6 +1,5 @@
 //! The way to a daemon behind TLS, which is believed by the hand's own CA and by no other.
 
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +15,7 @@ use rustls::{ClientConfig, RootCertStore};
 
 use super::Tls;
 use super::engine::Lack;
+use crate::canonical;
 
 /// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -72,7 +72,8 @@ fn certificates(setting: &str, path: &Path) -> Result<Vec<CertificateDer<'static
 }
 
 fn read(setting: &str, path: &Path) -> Result<Vec<u8>, Lack> {
-    fs::read(path).map_err(|error| bad(format!("{} (tls.{setting}) can't be read: {error}", path.display())))
+    canonical::read(path)
+        .map_err(|error| bad(format!("{} (tls.{setting}) can't be read: {error}", path.display())))
 }
 
 fn bad(what: impl Into<String>) -> Lack {

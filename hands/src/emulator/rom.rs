@@ -1,13 +1,12 @@
 //! Reading a game from a file, and seeing whether it is one.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
 use super::core::CoreKind;
-use crate::HandError;
+use crate::{HandError, canonical};
 
 /// The largest game that was ever made for a Game Boy, in bytes.
 const MOST: u64 = 8 << 20;
@@ -36,7 +35,7 @@ pub(super) fn read(path: &Path, core: CoreKind) -> Result<Rom, HandError> {
         let why = format!("the game {shown} can't be read ({error})");
         refuse(why, "give the path of a ROM file that the gateway's user may read")
     };
-    let file = File::open(path).map_err(unreadable)?;
+    let file = canonical::open_file(path).map_err(unreadable)?;
     let mut bytes = Vec::new();
     file.take(MOST + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if let Err(why) = check(&bytes, core) {

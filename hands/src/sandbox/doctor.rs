@@ -44,6 +44,7 @@ pub fn inspect(config: &SandboxConfig, data: &Path) -> Vec<Finding> {
     let mut findings = vec![bubblewrap];
     if findings.iter().all(|finding| finding.state == State::Fine) {
         findings.push(user_namespaces(config));
+        findings.extend(mounts(config));
     }
     findings.push(limits());
     findings.push(users());
@@ -89,6 +90,26 @@ fn user_namespaces(config: &SandboxConfig) -> Finding {
         Ok(output) if output.status.success() => fine(subject, "bubblewrap may make them".to_owned()),
         _ => lacking(subject, State::Missing, refusal::no_user_namespaces()),
     }
+}
+
+/// Whether an ordinary user's mounts can be handed on open. Root mounts them itself.
+fn mounts(config: &SandboxConfig) -> Option<Finding> {
+    if rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let help = Command::new(&config.bwrap).arg("--help").output().ok()?;
+    let has =
+        [help.stdout, help.stderr].iter().any(|text| String::from_utf8_lossy(text).contains("--ro-bind-fd"));
+    let subject = "mounts";
+    if has {
+        return Some(fine(
+            subject,
+            "bubblewrap takes them open (--bind-fd), so that nobody can exchange them".into(),
+        ));
+    }
+    let Lack { why, remedy } = refusal::no_bind_fd();
+    let why = format!("{why}: sandboxes with mounts do not start, others do");
+    Some(lacking(subject, State::Weaker, Lack { why, remedy }))
 }
 
 fn limits() -> Finding {

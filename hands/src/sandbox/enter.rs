@@ -2,6 +2,7 @@
 //! instance's limits, gives up the gateway's user where that is root, and becomes `bwrap`.
 
 use std::convert::Infallible;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -10,11 +11,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use rustix::fs::{MemfdFlags, SeekFrom, memfd_create, seek};
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
+use super::covers::Shape;
 use super::init::PROGRAM;
-use super::{Access, Network, WORKSPACE, seccomp, share, stage};
+use super::refusal::Lack;
+use super::stage::Source;
+use super::{Access, Mount, Network, WORKSPACE, hidden, seccomp, share, stage};
 use crate::open_files;
 
 /// The user and group that commands see themselves as.
@@ -35,6 +40,10 @@ const ENVIRONMENT: [(&str, &str); 9] = [
     ("PAGER", "cat"),
     ("GIT_PAGER", "cat"),
 ];
+/// Goes before a refusal that has its own words, in JSON.
+pub(super) const REFUSED: &str = "refused ";
+/// Bytes of the file system that covers a folder. Nothing can be written to it.
+const COVER: u64 = 4096;
 /// Parts of `/etc` that programs need to run and that hold nothing of this machine's owner.
 const ETC: &[&str] = &[
     "alternatives",
@@ -103,7 +112,11 @@ pub(super) struct Spec {
     /// Becomes `/workspace`.
     pub(super) work: PathBuf,
     /// What else it sees of this machine.
-    pub(super) mounts: Vec<super::Mount>,
+    pub(super) mounts: Vec<Mount>,
+    /// Sockets in them that are not covered, by their paths inside.
+    pub(super) sockets: Vec<PathBuf>,
+    /// What no mount shows.
+    pub(super) hidden: Vec<PathBuf>,
     /// Whether it has this machine's network.
     pub(super) network: Network,
     /// The user to become, when we are root.
@@ -133,6 +146,14 @@ pub(super) enum EnterError {
     Step { step: &'static str, source: io::Error },
     #[error("compiling the system call filter: {0}")]
     Filter(#[from] seccompiler::BackendError),
+    #[error("{REFUSED}{}", serde_json::to_string(.0).unwrap_or_default())]
+    Refused(Lack),
+}
+
+impl From<Lack> for EnterError {
+    fn from(lack: Lack) -> Self {
+        Self::Refused(lack)
+    }
 }
 
 /// Becomes `bwrap`, or says on standard error why it can't.
@@ -151,9 +172,14 @@ fn enter(spec: &str) -> Result<Infallible, EnterError> {
         fs::write(group, "0").map_err(at("joining the cgroup", group))?;
     }
     limit_resources(&spec).map_err(step("setting resource limits"))?;
+    let hidden = if spec.mounts.is_empty() {
+        Vec::new()
+    } else {
+        hidden::appearances(&spec.hidden).map_err(step("looking where mounts are"))?
+    };
     let places = match spec.user {
-        Some(user) => stage::as_user(&spec, user)?,
-        None => stage::as_we_are(&spec),
+        Some(user) => stage::as_user(&spec, user, &hidden)?,
+        None => stage::as_we_are(&spec, &hidden)?,
     };
     let mut files = Vec::new();
     let arguments = arguments(&spec, &places, &mut files)?;
@@ -195,7 +221,7 @@ fn arguments(
     spec: &Spec,
     places: &stage::Places,
     files: &mut Vec<OwnedFd>,
-) -> Result<Vec<String>, EnterError> {
+) -> Result<Vec<OsString>, EnterError> {
     let mut list = Arguments(Vec::new());
     list.add(&["--unshare-user", "--disable-userns", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]);
     list.add(&["--unshare-cgroup-try", "--cap-drop", "ALL", "--new-session", "--as-pid-1"]);
@@ -218,8 +244,7 @@ fn arguments(
     list.add(&["--ro-bind", &text(&places.program), PROGRAM]);
     list.add(&["--bind", &text(&places.work), WORKSPACE]);
     for (mount, source) in spec.mounts.iter().zip(&places.mounts) {
-        let bind = if mount.access == Access::ReadOnly { "--ro-bind" } else { "--bind" };
-        list.add(&[bind, &text(source), &text(&mount.at)]);
+        list.mount(mount, source)?;
     }
     list.add(&["--remount-ro", "/", "--chdir", WORKSPACE, "--clearenv"]);
     for (name, value) in ENVIRONMENT {
@@ -233,11 +258,43 @@ fn arguments(
     Ok(list.0)
 }
 
-struct Arguments(Vec<String>);
+struct Arguments(Vec<OsString>);
 
 impl Arguments {
     fn add(&mut self, arguments: &[&str]) {
-        self.0.extend(arguments.iter().map(|&argument| argument.to_owned()));
+        self.0.extend(arguments.iter().map(OsString::from));
+    }
+
+    /// A mount, and right behind it its covers: what is mounted in it later may hide their places.
+    fn mount(&mut self, mount: &Mount, source: &Source) -> Result<(), EnterError> {
+        let read_only = mount.access == Access::ReadOnly;
+        let (root, covers) = match source {
+            Source::Staged(path) => {
+                self.add(&[if read_only { "--ro-bind" } else { "--bind" }, &text(path), &text(&mount.at)]);
+                return Ok(());
+            }
+            Source::Open(root, covers) => (root, covers),
+        };
+        fcntl_setfd(root, FdFlags::empty()).map_err(step("handing on a mount"))?;
+        let bind = if read_only { "--ro-bind-fd" } else { "--bind-fd" };
+        self.add(&[bind, &root.as_raw_fd().to_string(), &text(&mount.at)]);
+        for cover in covers {
+            let place = mount.at.join(&cover.below);
+            match cover.shape {
+                Shape::File => self.add_with(&["--ro-bind", "/dev/null"], &place),
+                Shape::Folder => {
+                    self.add_with(&["--size", &COVER.to_string(), "--perms", "0555", "--tmpfs"], &place);
+                    self.add_with(&["--remount-ro"], &place);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Options that end with a path, which may be no text.
+    fn add_with(&mut self, arguments: &[&str], path: &Path) {
+        self.add(arguments);
+        self.0.push(path.as_os_str().to_owned());
     }
 
     /// An option that reads `content` from a file without a name.

@@ -7,7 +7,6 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -25,11 +24,11 @@ pub(super) fn own_mount_namespace() -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the files of the owner of `path` appear, on the mount `tree`, as those of `user`, and what
-/// `user` makes there belong to the owner.
+/// Makes the files of the owner of the root of the mount `tree`, which is `path`, appear on it as those of `user`, and
+/// what `user` makes there belong to the owner.
 pub(super) fn give_to(tree: &OwnedFd, path: &Path, user: u32) -> Result<(), EnterError> {
-    let owner = fs::metadata(path).map_err(at("looking at", path))?;
-    let namespace = mapping((owner.uid(), owner.gid()), user).map_err(at("mapping the owner of", path))?;
+    let owner = rustix::fs::fstat(tree).map_err(at("looking at", path))?;
+    let namespace = mapping((owner.st_uid, owner.st_gid), user).map_err(at("mapping the owner of", path))?;
     map(tree, &namespace).map_err(at(MAPPING, path))
 }
 

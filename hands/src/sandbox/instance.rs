@@ -88,7 +88,7 @@ impl Instance {
         lease: &Lease,
         tasks: &TaskTracker,
     ) -> Result<Arc<Self>, HandError> {
-        refusal::check_mounts(&config.mounts)?;
+        refusal::check_places(&config.mounts)?;
         let work = lease.work.clone();
         let user = tokio::task::spawn_blocking(move || owner::prepare(&work))
             .await
@@ -319,6 +319,8 @@ fn spec(config: &SandboxConfig, lease: &Lease, user: Option<u32>, group: &Group)
         bwrap: config.bwrap.clone(),
         work: lease.work.clone(),
         mounts: config.mounts.clone(),
+        sockets: config.sockets.clone(),
+        hidden: config.hidden.clone(),
         network: config.network,
         user,
         cgroups: group.doors(),

@@ -3,7 +3,10 @@
 use std::fs;
 use std::path::{Component, Path};
 
+use serde::{Deserialize, Serialize};
+
 use super::Mount;
+use super::enter::REFUSED;
 use super::idmap::MAPPING;
 use crate::HandError;
 
@@ -11,13 +14,14 @@ use crate::HandError;
 pub(super) const OLDEST_BWRAP: (u32, u32) = (0, 8);
 
 /// A lack, and the one thing to do about it.
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Lack {
     pub(super) why: String,
     pub(super) remedy: String,
 }
 
 impl Lack {
-    fn new(why: impl Into<String>, remedy: impl Into<String>) -> Self {
+    pub(super) fn new(why: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { why: why.into(), remedy: remedy.into() }
     }
 }
@@ -39,6 +43,22 @@ pub(super) fn old_bubblewrap(version: &str) -> Lack {
     Lack::new(
         format!("bubblewrap {version} is too old"),
         format!("install {major}.{minor} or newer (Debian 12, Ubuntu 24.04 and later have it)"),
+    )
+}
+
+/// It can't mount what is open already.
+pub(super) fn no_bind_fd() -> Lack {
+    Lack::new(
+        "this bubblewrap has no --bind-fd, without which somebody could exchange a mount while it is made",
+        "install one that has it: those of Debian 12 and Ubuntu with their security updates, or 0.10 or newer",
+    )
+}
+
+/// What is open is not where it was.
+fn changing_mount() -> Lack {
+    Lack::new(
+        "a mount of this hand was moved or removed while it was made, so nothing was mounted",
+        "see who changes the folder that it lies in, then try again",
     )
 }
 
@@ -77,13 +97,9 @@ fn apparmor() -> Lack {
     )
 }
 
-/// What is to be shown must be there.
-pub(super) fn check_mounts(mounts: &[Mount]) -> Result<(), HandError> {
+/// No mount may appear where the sandbox has something of its own.
+pub(super) fn check_places(mounts: &[Mount]) -> Result<(), HandError> {
     for mount in mounts {
-        if let Err(error) = fs::metadata(&mount.host) {
-            let why = format!("{}, a mount of this hand, can't be shown ({error})", mount.host.display());
-            return Err(Lack::new(why, "make it or add the hand again without it").into());
-        }
         if !may_mount_at(&mount.at) {
             let why = format!("nothing can be mounted at {} in a sandbox", mount.at.display());
             return Err(Lack::new(why, "name a place of its own for it, such as /project").into());
@@ -102,7 +118,19 @@ pub fn may_mount_at(at: &Path) -> bool {
 /// Turns what `sandbox-enter` and `bwrap` printed before they gave up into a reason and a remedy.
 pub(super) fn explain(report: &str) -> HandError {
     let text = report.trim();
+    if let Some((_, lack)) = text.lines().find_map(|line| line.split_once(REFUSED))
+        && let Ok(lack) = serde_json::from_str::<Lack>(lack)
+    {
+        return lack.into();
+    }
     let says = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
+    // Where it has neither, it names the option that it stumbled on.
+    if says(&["Unknown option --bind-fd", "Unknown option --ro-bind-fd"]) {
+        return no_bind_fd().into();
+    }
+    if says(&["Race condition binding", "Can't find source path /proc/self/fd"]) {
+        return changing_mount().into();
+    }
     if says(&["running bwrap: No such file"]) {
         return no_bubblewrap().into();
     }

@@ -1,19 +1,21 @@
 //! Keys: whom a host must be, and who we are to it.
 
 use std::borrow::Cow;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use russh::keys::known_hosts::known_host_keys_path;
 use russh::keys::{Algorithm, HashAlg, PrivateKey, PublicKey, load_secret_key, parse_public_key_base64};
 use russh::{Preferred, keys};
+use rustix::fs::OFlags;
 use secrecy::ExposeSecret;
 
 use super::{HostKey, SshConfig};
-use crate::HandError;
 use crate::upstream::Given;
+use crate::{HandError, canonical};
 
 /// A host key as it was shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,14 +58,26 @@ impl Pins {
     pub(super) fn read(config: &SshConfig) -> Result<Self, HandError> {
         match &config.host_key {
             HostKey::KnownHosts(path) => {
-                let keys = known_host_keys_path(&config.host, config.port, path).map_err(|error| {
+                let opened = match canonical::open(path, OFlags::RDONLY) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                    opened => opened.map(Some),
+                };
+                let opened = opened.map_err(|error| {
                     unavailable(
                         format!("{} can't be read: {error}", path.display()),
-                        "correct the line of this host, or pin its key with --accept-host-key",
+                        "name another known_hosts",
                     )
                 })?;
+                let opened_path = opened.as_ref().map_or_else(|| path.clone(), held);
+                let keys =
+                    known_host_keys_path(&config.host, config.port, &opened_path).map_err(|error| {
+                        unavailable(
+                            format!("{} can't be read: {error}", path.display()),
+                            "correct the line of this host, or pin its key with --accept-host-key",
+                        )
+                    })?;
                 let keys = keys.into_iter().map(|(_, key)| key).collect();
-                Ok(Self { keys, revoked: revoked(path) })
+                Ok(Self { keys, revoked: revoked(&opened_path) })
             }
             HostKey::Accepted(lines) => {
                 let keys = lines.iter().map(|line| PublicKey::from_openssh(line)).collect::<Result<_, _>>();
@@ -128,6 +142,11 @@ impl Pins {
     }
 }
 
+/// A path to what is open, for those who read by path.
+fn held(opened: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()))
+}
+
 /// Keys that a `known_hosts` file says never to accept, of whatever host.
 fn revoked(path: &Path) -> Vec<PublicKey> {
     let text = fs::read_to_string(path).unwrap_or_default();
@@ -138,7 +157,9 @@ fn revoked(path: &Path) -> Vec<PublicKey> {
 /// Reads our private key. Nobody else may be able to.
 pub(super) fn private(path: &Path, passphrase: Option<&Given>) -> Result<PrivateKey, HandError> {
     let shown = path.display();
-    let mode = fs::metadata(path).map_err(|error| {
+    let opened = canonical::open(path, OFlags::PATH).map(File::from);
+    let mode = opened.and_then(|file| Ok((file.metadata()?, file)));
+    let (mode, file) = mode.map_err(|error| {
         let why = match error.kind() {
             io::ErrorKind::NotFound => format!("there is no key file {shown}"),
             _ => format!("the key file {shown} can't be looked at ({error})"),
@@ -153,7 +174,7 @@ pub(super) fn private(path: &Path, passphrase: Option<&Given>) -> Result<Private
         unavailable(format!("the passphrase of {shown} can't be read: {why}"), "correct the hand's settings")
     })?;
     let passphrase = passphrase.as_ref().map(ExposeSecret::expose_secret);
-    let key = load_secret_key(path, passphrase).map_err(|error| match (error, passphrase) {
+    let key = load_secret_key(held(&file.into()), passphrase).map_err(|error| match (error, passphrase) {
         (keys::Error::IO(error), _) => {
             unavailable(format!("the key file {shown} can't be read ({error})"), "look at whose it is")
         }

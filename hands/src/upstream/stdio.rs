@@ -7,12 +7,14 @@ mod lines;
 mod processes;
 
 use std::collections::VecDeque;
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use rustix::fs::OFlags;
 use secrecy::ExposeSecret;
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
@@ -26,7 +28,7 @@ use self::processes::{Family, Mark};
 use super::connection::Connection;
 use super::wire::{Failure, Incoming};
 use super::{Given, Shared};
-use crate::{InstanceId, open_files};
+use crate::{InstanceId, canonical, open_files};
 
 /// How many messages may wait for a server to read them.
 const QUEUE: usize = 64;
@@ -92,8 +94,16 @@ impl Process {
             command.env(name, value.expose_secret());
         }
         mark.put_on(&mut command, instance);
-        if let Some(directory) = start.directory {
-            command.current_dir(directory);
+        let directory = start.directory.map(|path| {
+            canonical::open(path, OFlags::PATH | OFlags::DIRECTORY).map_err(|error| {
+                let path = path.display();
+                Failure::Unreached(format!("{program} could not be started: its directory {path}: {error}"))
+            })
+        });
+        let directory = directory.transpose()?;
+        if let Some(directory) = &directory {
+            // By descriptor, which lives until it runs: its path may lead elsewhere a moment later.
+            command.current_dir(format!("/proc/self/fd/{}", directory.as_raw_fd()));
         }
         command.process_group(0).kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

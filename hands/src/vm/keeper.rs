@@ -4,15 +4,19 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
+use rustix::fs::OFlags;
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{
     Pid, PidfdFlags, Signal, getpid, getppid, pidfd_open, pidfd_send_signal, set_parent_process_death_signal,
 };
 
-use super::machine::{NAME, SOCKETS, TEMPLATE};
-use crate::open_files;
+use super::machine::{KERNEL, NAME, SOCKETS, TEMPLATE};
+use crate::{canonical, open_files};
 
 /// The hidden command of the first. The instance's name, the soft limit of open files (0: as it is), QEMU and its
 /// arguments follow.
@@ -93,5 +97,24 @@ fn turn_into(
     // By this it is found when it is orphaned.
     let mut name = OsString::from(NAME);
     name.push(instance);
-    Command::new(program).arg("-name").arg(name).args(arguments).exec()
+    match with_open_kernel(arguments) {
+        Ok((arguments, _kernel)) => Command::new(program).arg("-name").arg(name).args(arguments).exec(),
+        Err(error) => error,
+    }
+}
+
+/// The same arguments with the kernel as a descriptor that QEMU inherits: its path may lead elsewhere a moment later.
+fn with_open_kernel(
+    arguments: impl Iterator<Item = OsString>,
+) -> io::Result<(Vec<OsString>, Option<OwnedFd>)> {
+    let mut arguments: Vec<OsString> = arguments.collect();
+    let Some(option) = arguments.iter().position(|argument| argument == KERNEL) else {
+        return Ok((arguments, None));
+    };
+    let Some(path) = arguments.get_mut(option + 1) else { return Ok((arguments, None)) };
+    let opened = canonical::open(Path::new(path), OFlags::RDONLY)
+        .map_err(|error| io::Error::other(format!("the kernel {}: {error}", path.display())))?;
+    fcntl_setfd(&opened, FdFlags::empty())?;
+    *path = format!("/proc/self/fd/{}", opened.as_raw_fd()).into();
+    Ok((arguments, Some(opened)))
 }

@@ -32,6 +32,8 @@ pub(super) const SOCKETS: [&str; 3 + WORKERS] =
 pub(super) const TEMPLATE: &str = "template";
 /// What goes before an instance's name in its QEMU's `-name`.
 pub(super) const NAME: &str = "manyhands-";
+/// The option that names the kernel. Its path is opened by who becomes QEMU.
+pub(super) const KERNEL: &str = "-kernel";
 /// How long QEMU may take until its sockets are there, on a machine under heavy load.
 const START: Duration = Duration::from_mins(1);
 /// How long a killed machine may take to be gone.
@@ -310,7 +312,7 @@ fn arguments(config: &VmConfig, resolved: &Resolved, disk: &Path, begin: Begin) 
         &config.memory_mib.to_string(),
         "-smp",
         &config.cpus.to_string(),
-        "-kernel",
+        KERNEL,
         &config.kernel.display().to_string(),
         "-initrd",
         &resolved.initrd.display().to_string(),

@@ -7,10 +7,11 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use rustix::fs::OFlags;
 use sha2::{Digest, Sha256};
 
 use super::{Accelerator, VmConfig, seed};
-use crate::HandError;
+use crate::{HandError, canonical};
 
 /// What the guest runs first.
 const INIT: &str = include_str!("init.sh");
@@ -137,7 +138,8 @@ pub(super) fn sweep(cache: &Path, mine: &Template) -> io::Result<()> {
 
 /// Tells a file from others and from what it was before.
 fn identity(path: &Path, what: &str) -> Result<String, HandError> {
-    let file = fs::metadata(path).map_err(|error| HandError::Unavailable {
+    let opened = canonical::open(path, OFlags::PATH).map(File::from);
+    let file = opened.and_then(|file| file.metadata()).map_err(|error| HandError::Unavailable {
         why: format!("the machine's {what} {} can't be read ({error})", path.display()),
         remedy: format!("give the path of a {what} that the gateway's user may read"),
     })?;
@@ -149,7 +151,7 @@ fn identity(path: &Path, what: &str) -> Result<String, HandError> {
 fn write_initrd(own: &Path, whole: &Path) -> io::Result<()> {
     let part = whole.with_extension(std::process::id().to_string());
     let mut writing = File::create(&part)?;
-    let length = io::copy(&mut File::open(own)?, &mut writing)?;
+    let length = io::copy(&mut canonical::open_file(own)?, &mut writing)?;
     writing.write_all(&vec![0; pad(length)])?;
     let mut archive = Vec::new();
     let reseed = seed::program();

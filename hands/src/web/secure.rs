@@ -1,7 +1,7 @@
 //! TLS: whom we believe to be a server, and what is wrong with one that we don't believe.
 
 use std::error::Error;
-use std::io;
+use std::io::{self, Read as _};
 use std::path::PathBuf;
 
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
@@ -10,6 +10,8 @@ use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, InvalidMessage, RootCertStore};
+
+use crate::canonical;
 
 /// Most bytes of a file of certificates: all that browsers trust have a quarter of it.
 const FILE_MAX: u64 = 1 << 20;
@@ -29,12 +31,13 @@ impl Trust {
     fn roots(&self) -> Result<Option<RootCertStore>, String> {
         let Self::Only(path) = self else { return Ok(None) };
         let unreadable = |why: String| format!("its ca file {} {why}", path.display());
-        let size =
-            std::fs::metadata(path).map_err(|error| unreadable(format!("can't be read: {error}")))?.len();
+        let file = canonical::open_file(path).and_then(|file| Ok((file.metadata()?.len(), file)));
+        let (size, mut file) = file.map_err(|error| unreadable(format!("can't be read: {error}")))?;
         if size > FILE_MAX {
             return Err(unreadable(format!("has {size} bytes, and at most {FILE_MAX} are read")));
         }
-        let pem = std::fs::read(path).map_err(|error| unreadable(format!("can't be read: {error}")))?;
+        let mut pem = Vec::new();
+        file.read_to_end(&mut pem).map_err(|error| unreadable(format!("can't be read: {error}")))?;
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(&pem) {
             let certificate = certificate.map_err(|error| unreadable(format!("is no PEM file: {error}")))?;

@@ -15,11 +15,12 @@ use serde_json::{Value, json};
 use super::super::control::Owner;
 use super::super::terminal::{Meanwhile, note};
 use super::super::{Arguments, Setting, doctor};
-use crate::config::{from_home, variable};
+use crate::config::from_home;
 use crate::hand::{
-    BadMount, BadSetting, Ground, HandConfig, HandName, McpSettings, Network, Permissions, Protocol,
-    SandboxSettings, Share, Source, split_mount,
+    BadMount, BadSetting, HandConfig, HandName, McpSettings, Network, Permissions, Protocol, SandboxSettings,
+    Share, Source, split_mount,
 };
+use crate::serve;
 
 #[derive(Args)]
 pub(in crate::cli) struct Options {
@@ -41,6 +42,9 @@ pub(in crate::cli) struct Options {
     /// Sandbox: a folder of this machine inside it, read-write unless :ro; may be repeated
     #[arg(long = "mount", value_name = "HOST:/PATH[:ro]", value_parser = mount, conflicts_with_all = ["url", "command"])]
     mounts: Vec<String>,
+    /// Sandbox: a socket in a mount that stays open to it, or a folder whose sockets do, by its path inside; may be repeated
+    #[arg(long = "socket", value_name = "/PATH", requires = "mounts")]
+    sockets: Vec<PathBuf>,
     /// Sandbox: what it can reach, none or host; container: none or a network of the daemon's [default: none]
     #[arg(long, conflicts_with_all = ["url", "command"])]
     network: Option<String>,
@@ -123,7 +127,7 @@ pub(super) async fn run(setting: &Setting, owner: &mut Owner, options: Options) 
     if let HandConfig::Ssh(settings) = &mut config
         && accept
     {
-        kinds::accept(settings, &ground(setting)?).await?;
+        kinds::accept(settings, &serve::ground(&setting.config)).await?;
     }
     if let HandConfig::Mcp(settings) = &config {
         settings.check()?;
@@ -136,7 +140,7 @@ pub(super) async fn run(setting: &Setting, owner: &mut Owner, options: Options) 
     let body = json!({"name": name, "config": config, "unseen": unseen});
     let added = owner.ask(Method::POST, "/hands", Some(body)).await?;
     if !unseen {
-        doctor::warn(&name, &config, &ground(setting)?).await;
+        doctor::warn(&name, &config, &serve::ground(&setting.config)).await;
     }
     Ok(added)
 }
@@ -144,12 +148,6 @@ pub(super) async fn run(setting: &Setting, owner: &mut Owner, options: Options) 
 /// A command as a person reads it.
 pub(super) fn words(command: &Value) -> String {
     command.as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>().join(" ")
-}
-
-/// What hands are made of beside their settings.
-fn ground(setting: &Setting) -> anyhow::Result<Ground> {
-    let (program, data) = (std::env::current_exe()?, setting.config.data.clone());
-    Ok(Ground { program, data, variables: variable })
 }
 
 /// What the options say. Only here it is known which folder is the current one.
@@ -209,7 +207,8 @@ fn sandbox(options: Options) -> SandboxSettings {
         Some("host") => Network::Host,
         Some(_) => wrong("the --network of a sandbox is none or host"),
     };
-    SandboxSettings { mounts: options.mounts, network, idle_s: options.idle_s, ..SandboxSettings::default() }
+    let Options { mounts, sockets, .. } = options;
+    SandboxSettings { mounts, sockets, network, idle_s: options.idle_s, ..SandboxSettings::default() }
 }
 
 fn server(options: Options) -> anyhow::Result<McpSettings> {
