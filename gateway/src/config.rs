@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use etcetera::BaseStrategy as _;
+use hands::disk::FREE_DISK;
 use secrecy::SecretString;
 use serde::Deserialize;
 
@@ -28,8 +29,12 @@ pub use work::Work;
 const ENVIRONMENT: &str = "MANYHANDS_";
 /// Shortest time between two signs of life, in milliseconds: more often would only wear the disk.
 const HEARTBEAT_MS_MIN: u64 = 10;
+/// Bytes of events and outputs that one principal may store unless it is set, on a disk that is large enough.
+const STORED_BYTES: u64 = 10 << 30;
+/// The part of a smaller disk that one principal may fill with them: one in so many.
+const STORED_PART: u64 = 8;
 /// The settings that are not tables: each can be set from the environment.
-pub const SETTINGS: [&str; 41] = [
+pub const SETTINGS: [&str; 42] = [
     "listen",
     "log",
     "allowed_hosts",
@@ -48,6 +53,7 @@ pub const SETTINGS: [&str; 41] = [
     "limits.stored_bytes",
     "limits.body_bytes",
     "limits.connections",
+    "limits.free_disk_mib",
     "brain.provider",
     "brain.model",
     "brain.base_url",
@@ -152,12 +158,29 @@ pub struct Limits {
     pub streams: usize,
     /// MCP sessions of clients from before 2026-07-28. Default 64.
     pub mcp_sessions: usize,
-    /// Bytes of events and outputs. Default 10 GiB.
-    pub stored_bytes: u64,
+    /// Bytes of events and outputs. Default 10 GiB, on a disk of less than 80 GiB an eighth of it.
+    pub stored_bytes: Option<u64>,
     /// Bytes of one request's body. Default 4 MiB.
     pub body_bytes: usize,
     /// HTTP connections of everybody together. Default 20000, or what the limit of open files leaves room for.
     pub connections: Option<usize>,
+    /// What is kept free of the disk of the data directory, in MiB: below that no call starts and no client appends.
+    /// Default 1024.
+    pub free_disk_mib: u64,
+}
+
+impl Limits {
+    /// Bytes of events and outputs that one principal may store on a disk of this size, which is none where it is not
+    /// known.
+    pub fn stored_bytes_on(&self, disk: Option<u64>) -> u64 {
+        let share = disk.map_or(STORED_BYTES, |disk| STORED_BYTES.min(disk / STORED_PART));
+        self.stored_bytes.unwrap_or(share)
+    }
+
+    /// What is kept free of the disk of the data directory, in bytes.
+    pub fn free_disk(&self) -> u64 {
+        self.free_disk_mib.saturating_mul(1 << 20)
+    }
 }
 
 impl Default for Limits {
@@ -168,9 +191,10 @@ impl Default for Limits {
             running_calls: 32,
             streams: 32,
             mcp_sessions: 64,
-            stored_bytes: 10 << 30,
+            stored_bytes: None,
             body_bytes: 4 << 20,
             connections: None,
+            free_disk_mib: FREE_DISK >> 20,
         }
     }
 }
@@ -323,16 +347,9 @@ impl Config {
             );
             return senseless("nodes.dead_after_ms", &message);
         }
-        let Limits {
-            sessions,
-            instances,
-            running_calls,
-            streams,
-            mcp_sessions,
-            stored_bytes,
-            body_bytes,
-            connections,
-        } = self.limits;
+        // Nothing need be kept free.
+        let Limits { sessions, instances, running_calls, streams, mcp_sessions, body_bytes, connections, .. } =
+            self.limits;
         let wide = |limit: usize| u64::try_from(limit).unwrap_or(u64::MAX);
         for (setting, limit) in [
             ("limits.sessions", sessions),
@@ -340,7 +357,7 @@ impl Config {
             ("limits.running_calls", wide(running_calls)),
             ("limits.streams", wide(streams)),
             ("limits.mcp_sessions", wide(mcp_sessions)),
-            ("limits.stored_bytes", stored_bytes),
+            ("limits.stored_bytes", self.limits.stored_bytes.unwrap_or(STORED_BYTES)),
             ("limits.body_bytes", wide(body_bytes)),
             ("limits.connections", connections.map_or(u64::MAX, wide)),
         ] {

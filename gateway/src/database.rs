@@ -6,25 +6,29 @@
 //! One SQL text serves both kinds (`$1`, `returning`, `on conflict`); the few texts that differ ask
 //! [`Database::dialect`].
 
+mod disk;
 mod error;
 mod listener;
 mod open;
 mod script;
 mod signals;
 mod sqlite;
+mod vacuum;
 mod writer;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use secrecy::SecretString;
 use sqlx::{AnyConnection, AnyPool};
+use tokio::sync::Notify;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-pub use error::{DatabaseError, Failure};
+use disk::Disk;
+pub use error::{DatabaseError, Failure, NoSpace};
 pub use script::{Did, Script, Statement, Stopped, Value};
 pub use signals::{CHANNEL, Signals, Subscription, notify};
 
@@ -81,8 +85,16 @@ struct Inner {
 }
 
 enum Writer {
-    Sqlite(writer::Queue),
+    Sqlite(Sqlite),
     Postgres(AnyPool),
+}
+
+/// What writes to SQLite, and what it writes on.
+struct Sqlite {
+    queue: Arc<writer::Queue>,
+    disk: Arc<Disk>,
+    /// Tells that there is something to give back to the disk.
+    freed: Arc<Notify>,
 }
 
 impl Database {
@@ -95,8 +107,13 @@ impl Database {
         let (reader, writer) = match config {
             DatabaseConfig::Directory(directory) => {
                 let opened = open::sqlite(&directory, SQLITE_READERS_MAX).await?;
-                let queue = writer::Queue::start(opened.writers, Arc::clone(&signals), &tasks)?;
-                (opened.reader, Writer::Sqlite(queue))
+                let disk = Arc::clone(&opened.writers.disk);
+                let queue = Arc::new(writer::Queue::start(opened.writers, Arc::clone(&signals), &tasks)?);
+                let freed = Arc::new(Notify::new());
+                // What an earlier process deleted, and had no time to give back.
+                freed.notify_one();
+                tasks.spawn(vacuum::give_back(Arc::clone(&queue), Arc::clone(&freed), stop.clone()));
+                (opened.reader, Writer::Sqlite(Sqlite { queue, disk, freed }))
             }
             DatabaseConfig::Url(url) => {
                 let opened = open::postgres(&url, POSTGRES_READERS_MAX, POSTGRES_WRITERS_MAX).await?;
@@ -117,7 +134,7 @@ impl Database {
     /// waiting does not undo what it asked for. Whoever the script tells hears of it even if the caller is gone by then.
     pub async fn run(&self, script: Script) -> Result<Vec<Did>, Stopped> {
         match &self.inner.writer {
-            Writer::Sqlite(queue) => queue.script(script).await,
+            Writer::Sqlite(sqlite) => sqlite.queue.script(script).await,
             Writer::Postgres(pool) => {
                 let script = Arc::new(script);
                 let ran = transaction(pool, |connection| {
@@ -152,12 +169,43 @@ impl Database {
         A: FnOnce(&T) + Send + 'static,
     {
         match &self.inner.writer {
-            Writer::Sqlite(queue) => queue.work(work, committed).await,
+            Writer::Sqlite(sqlite) => sqlite.queue.work(work, committed).await,
             Writer::Postgres(pool) => {
                 let done = transaction(pool, |connection| work.clone()(connection)).await?;
                 committed(&done);
                 Ok(done)
             }
+        }
+    }
+
+    /// Keeps so many bytes of the disk free of what begins something new. On PostgreSQL, whose disk is its own, nothing.
+    pub fn keep_free(&self, bytes: u64) {
+        if let Writer::Sqlite(sqlite) = &self.inner.writer {
+            sqlite.disk.keep_free(bytes);
+        }
+    }
+
+    /// Refuses what begins something new while less of the disk is free than is kept. What ends or deletes something
+    /// does not ask. On PostgreSQL there is always room.
+    pub fn check_disk(&self) -> Result<(), DatabaseError> {
+        match &self.inner.writer {
+            Writer::Sqlite(sqlite) => sqlite.disk.check(),
+            Writer::Postgres(_) => Ok(()),
+        }
+    }
+
+    /// The size of the disk in bytes, where it is known: not PostgreSQL's.
+    pub fn disk_size(&self) -> Option<u64> {
+        match &self.inner.writer {
+            Writer::Sqlite(sqlite) => sqlite.disk.total().ok(),
+            Writer::Postgres(_) => None,
+        }
+    }
+
+    /// Much was deleted: its space is given back to the disk, in small steps beside all else.
+    pub fn freed(&self) {
+        if let Writer::Sqlite(sqlite) = &self.inner.writer {
+            sqlite.freed.notify_one();
         }
     }
 
@@ -184,7 +232,7 @@ impl Database {
         self.inner.stop.cancel();
         self.inner.tasks.close();
         match &self.inner.writer {
-            Writer::Sqlite(queue) => queue.close(),
+            Writer::Sqlite(sqlite) => sqlite.queue.close(),
             Writer::Postgres(pool) => pool.close().await,
         }
         self.inner.tasks.wait().await;
@@ -196,6 +244,11 @@ impl fmt::Debug for Database {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Database").field("dialect", &self.dialect()).finish_non_exhaustive()
     }
+}
+
+/// Whether the SQLite database in a data directory gives back the space of what is deleted. None when there is none.
+pub fn is_given_back(directory: &Path) -> Option<bool> {
+    vacuum::is_given_back(&directory.join(SQLITE_FILE))
 }
 
 /// One transaction on PostgreSQL, tried again when the server gave it up to resolve a conflict.

@@ -93,7 +93,9 @@ impl Faced for OutputError {
 impl Faced for DatabaseError {
     fn kind(&self) -> Kind {
         match self {
-            Self::Full | Self::ReadOnly | Self::Locked | Self::Closed => Kind::Unavailable,
+            Self::Full(_) | Self::Low { .. } | Self::ReadOnly | Self::Locked | Self::Closed => {
+                Kind::Unavailable
+            }
             Self::Gone(_) | Self::Unreachable { .. } => Kind::Away,
             // Paths, addresses and the driver's words are for the log.
             Self::BadUrl

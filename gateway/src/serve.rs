@@ -31,7 +31,7 @@ use tokio_util::task::TaskTracker;
 use crate::access::token::{TokenError, Tokens};
 use crate::calls::Calls;
 use crate::config::{Config, variable};
-use crate::database::{Database, DatabaseConfig, DatabaseError, SQLITE_FILE};
+use crate::database::{self, Database, DatabaseConfig, DatabaseError, SQLITE_FILE};
 use crate::hand::{Ground, HandConfig};
 use crate::harness::{self, Harness};
 use crate::leases::node::{Me, Nodes};
@@ -148,7 +148,7 @@ pub enum ServeError {
 impl Gateway {
     /// Takes the data directory, opens the database, and clears what earlier starts left.
     pub async fn open(config: Config) -> Result<Arc<Self>, ServeError> {
-        let maker = maker(ground(&config));
+        let maker = maker(ground(&config), &config);
         Self::open_with(config, maker).await
     }
 
@@ -160,6 +160,7 @@ impl Gateway {
             None => DatabaseConfig::Directory(config.data.clone()),
         };
         let database = Database::open(at).await?;
+        database.keep_free(config.limits.free_disk());
         match Self::open_on(database.clone(), own, config, maker).await {
             Ok(gateway) => {
                 background::start(&gateway);
@@ -183,8 +184,8 @@ impl Gateway {
         let me = Me::new(&home);
         let nodes = Nodes::join(database.clone(), me.clone(), home, host, config.nodes.dead_after()).await?;
         let nodes = Arc::new(nodes);
-        let limits =
-            SessionLimits { sessions: config.limits.sessions, stored_bytes: config.limits.stored_bytes };
+        let stored_bytes = config.limits.stored_bytes_on(database.disk_size());
+        let limits = SessionLimits { sessions: config.limits.sessions, stored_bytes };
         let sessions = Arc::new(Sessions::new(database.clone(), me.id().0, limits));
         let registry = Arc::new(Registry::open(database.clone(), &config.hands, maker).await?);
         let leases = Arc::new(Leases::new(
@@ -346,7 +347,7 @@ pub struct Server {
 impl Server {
     /// Binds first, so that a second gateway on the port says so before it touches anything.
     pub async fn bind(config: Config, auth: Auth) -> Result<Self, ServeError> {
-        let maker = maker(ground(&config));
+        let maker = maker(ground(&config), &config);
         Self::bind_with(config, auth, maker).await
     }
 
@@ -432,10 +433,15 @@ pub fn ground(config: &Config) -> Ground {
 }
 
 /// Builds hands by their configuration.
-fn maker(ground: Ground) -> Maker {
+fn maker(ground: Ground, config: &Config) -> Maker {
+    let free_disk = config.limits.free_disk();
     Box::new(move |making: &Making<'_>| {
         Ok(match making.config {
-            HandConfig::Sandbox(settings) => Arc::new(Sandbox::new(settings.resolve(&ground)?)),
+            HandConfig::Sandbox(settings) => {
+                let mut config = settings.resolve(&ground)?;
+                config.limits.free_disk = free_disk;
+                Arc::new(Sandbox::new(config))
+            }
             HandConfig::Mcp(settings) => {
                 let config = settings.resolve(making.name, variable)?;
                 Arc::new(Upstream::new(config, making.known.clone()))
@@ -455,6 +461,12 @@ pub fn has_data(config: &Config) -> bool {
     config.database_url.is_some()
         || config.data.join(SQLITE_FILE).exists()
         || own::taken(&config.data).is_some()
+}
+
+/// Whether the space of what is deleted comes back, where that depends on the file: none of PostgreSQL, or before the
+/// first start.
+pub fn is_given_back(config: &Config) -> Option<bool> {
+    database::is_given_back(&config.data).filter(|_| config.database_url.is_none())
 }
 
 /// The whole line that adds this gateway to Claude Code.

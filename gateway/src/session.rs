@@ -239,6 +239,7 @@ impl Sessions {
         name: Option<&SessionName>,
         by: &By,
     ) -> Result<SessionInfo, SessionError> {
+        self.database.check_disk()?;
         let id = SessionId::new();
         let created = Body::SessionCreated { name: name.map(ToString::to_string) };
         let first = Arc::new(self.log.batch(id, At::End, &[NewEvent::of(by.clone(), &created)])?);
@@ -374,8 +375,15 @@ impl Sessions {
         Ok(Usage { sessions: count(&row, "sessions")?, stored_bytes: count(&row, "bytes")? })
     }
 
-    /// Refuses when a principal stores as much as it may. Others are not slowed down: its own rows are summed.
+    /// Refuses when the disk has no room for anything new.
+    pub fn check_disk(&self) -> Result<(), SessionError> {
+        Ok(self.database.check_disk()?)
+    }
+
+    /// Refuses when the disk has no room, or a principal stores as much as it may. Others are not slowed down: its own
+    /// rows are summed.
     pub async fn check_room(&self, principal: &Principal) -> Result<(), SessionError> {
+        self.check_disk()?;
         let limit = self.limits.stored_bytes;
         if self.usage(principal).await?.stored_bytes >= limit {
             return Err(SessionError::TooManyBytes { limit });

@@ -26,6 +26,7 @@
 pub mod android;
 pub mod canonical;
 pub mod container;
+pub mod disk;
 pub mod emulator;
 pub mod folder;
 mod instances;

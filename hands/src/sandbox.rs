@@ -49,6 +49,7 @@ pub use self::unpack::Landing;
 
 use self::cgroup::Hierarchies;
 use self::instance::Instance;
+use crate::disk::FREE_DISK;
 use crate::instances::Instances;
 use crate::posix::{Posix, Surroundings};
 use crate::{Call, CallContext, Files, Hand, HandError, Handle, InstanceId, Lease, Outcome, Progress, Tool};
@@ -158,7 +159,7 @@ impl Default for Limits {
             workspace: 2 << 30,
             tmp: 512 << 20,
             output: 64 << 20,
-            free_disk: 1 << 30,
+            free_disk: FREE_DISK,
         }
     }
 }

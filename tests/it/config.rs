@@ -24,7 +24,7 @@ fn fields(table: &str) -> BTreeSet<String> {
 }
 
 /// One value of each setting that is not its default, as text of the environment, and what it shows as.
-const OTHERS: [(&str, &str); 41] = [
+const OTHERS: [(&str, &str); 42] = [
     ("listen", "127.0.0.1:1"),
     ("log", "debug"),
     ("allowed_hosts", "[\"a.example\"]"),
@@ -43,6 +43,7 @@ const OTHERS: [(&str, &str); 41] = [
     ("limits.stored_bytes", "3"),
     ("limits.body_bytes", "3"),
     ("limits.connections", "3"),
+    ("limits.free_disk_mib", "3"),
     ("brain.provider", "scripted"),
     ("brain.model", "anthropic/claude-sonnet-4-5"),
     ("brain.base_url", "http://127.0.0.1:1"),

@@ -98,6 +98,7 @@ impl Tokens {
         if let Some(at) = expires_at.filter(|at| *at <= clock::now()) {
             return Err(TokenError::Expired(at));
         }
+        self.database.check_disk()?;
         let token = format!("{PREFIX}{}", BASE64_URL_SAFE_NO_PAD.encode(clock::secret::<32>()));
         let (digest, name) = (digest(&token), name.to_owned());
         self.database

@@ -17,8 +17,9 @@ const REMEMBERED_MAX: usize = 1_024;
 pub(super) struct Room(Mutex<HashMap<Principal, Instant>>);
 
 impl Room {
-    /// Refuses when the principal stores as much as it may (`limits.stored_bytes`).
+    /// Refuses when the principal stores as much as it may (`limits.stored_bytes`), or the disk has no room.
     pub(super) async fn check(&self, sessions: &Sessions, principal: &Principal) -> Result<(), SessionError> {
+        sessions.check_disk()?;
         if self.known().get(principal).is_some_and(|asked| asked.elapsed() < HOLDS) {
             return Ok(());
         }

@@ -10,14 +10,16 @@ use serde_json::json;
 use super::terminal::{self, note, say};
 use super::{Output, Setting};
 use crate::brain::{BrainSetting, Reach};
-use crate::config::variable;
+use crate::config::{Config, variable};
 use crate::hand::{Ground, HandConfig, HandName};
 use crate::serve;
 
 pub(super) async fn run(setting: &Setting) -> anyhow::Result<ExitCode> {
-    let config = SandboxConfig::new(std::env::current_exe()?);
+    let mut config = SandboxConfig::new(std::env::current_exe()?);
+    config.limits.free_disk = setting.config.limits.free_disk();
     let mut lines: Vec<Line> =
         inspect(&config, there(&setting.config.data)).into_iter().map(Line::of).collect();
+    lines.extend(database(&setting.config));
     lines.extend(brain(&setting.config.brain));
     let ground = serve::ground(&setting.config);
     for (name, hand) in &setting.config.hands {
@@ -76,6 +78,17 @@ async fn answers(name: &HandName, hand: &HandConfig) -> Option<Line> {
         }),
     };
     Some(Line { subject: format!("hand {name}, {}", line.subject), ..line })
+}
+
+/// Whether the database gives back the space of what is deleted, where there is one.
+fn database(config: &Config) -> Option<Line> {
+    let (state, found, remedy) = if serve::is_given_back(config)? {
+        (State::Fine, "gives back the space of what is deleted", None)
+    } else {
+        let remedy = "free twice its size on its disk and start the gateway again: it converts it";
+        (State::Weaker, "keeps the space of what is deleted", Some(remedy.to_owned()))
+    };
+    Some(Line { subject: "database".to_owned(), state, found: found.to_owned(), remedy })
 }
 
 /// Whether the model that is chosen has its key. Nobody is asked whether it is a good one.

@@ -91,7 +91,18 @@ pub enum DatabaseError {
     },
     /// The disk is full.
     #[error("the disk of the database is full and nothing was written: free some space on it")]
-    Full,
+    Full(#[source] NoSpace),
+    /// What is kept free of the disk would be used.
+    #[error(
+        "only {free} are free on the disk of the database, of which {kept} are kept free (limits.free_disk_mib), and \
+         nothing was written: free some space on it, or delete sessions with `manyhands session delete`"
+    )]
+    Low {
+        /// What is free.
+        free: String,
+        /// What is kept.
+        kept: String,
+    },
     /// It can be read, not written.
     #[error("the database is read-only and nothing was written: make its files writable for this user")]
     ReadOnly,
@@ -117,6 +128,11 @@ pub enum DatabaseError {
     #[error("the database failed ({0})")]
     FailedScript(#[source] Arc<rusqlite::Error>),
 }
+
+/// That there was no room on the disk: by this, the writer knows such a failure in whatever error it is.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("no space is left")]
+pub struct NoSpace;
 
 /// Why a statement of a script failed.
 #[derive(Debug, thiserror::Error)]
@@ -145,7 +161,7 @@ pub enum Failure {
 impl DatabaseError {
     /// Whether it failed for want of disk space.
     pub fn is_full(&self) -> bool {
-        matches!(self, Self::Full)
+        matches!(self, Self::Full(_) | Self::Low { .. })
     }
 
     /// The error as the driver gave it, when there is one.
@@ -181,7 +197,9 @@ impl From<sqlx::Error> for DatabaseError {
 /// What a code stands for, if it says all that there is to say.
 fn named(code: &Code<'_>) -> Option<DatabaseError> {
     match code {
-        Code::SqliteShmSize | Code::Sqlite(13) | Code::Postgres("53100") => Some(DatabaseError::Full),
+        Code::SqliteShmSize | Code::Sqlite(13) | Code::Postgres("53100") => {
+            Some(DatabaseError::Full(NoSpace))
+        }
         Code::Sqlite(8) | Code::Postgres("25006") => Some(DatabaseError::ReadOnly),
         Code::Sqlite(5 | 6) => Some(DatabaseError::Locked),
         _ => None,
@@ -253,6 +271,22 @@ pub(super) fn code(error: &sqlx::Error) -> Option<Code<'_>> {
 
 fn sqlite_code(extended: i32) -> Code<'static> {
     if extended == SQLITE_IOERR_SHMSIZE { Code::SqliteShmSize } else { Code::Sqlite(extended & 0xff) }
+}
+
+/// Whether the disk had no room.
+pub(super) fn is_no_space(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if error.is::<NoSpace>() || error.downcast_ref::<DatabaseError>().is_some_and(full) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}
+
+fn full(error: &DatabaseError) -> bool {
+    matches!(error, DatabaseError::Full(_))
 }
 
 /// Whether PostgreSQL gave the transaction up to resolve a conflict, so that trying again may work.

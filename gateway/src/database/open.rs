@@ -8,14 +8,16 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hands::disk::{shown, space};
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
 use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{AnyConnection, AnyPool, ConnectOptions as _, Connection as _};
+use sqlx::{AnyConnection, AnyPool, AssertSqlSafe, ConnectOptions as _, Connection as _};
 
-use super::error::{Code, code};
-use super::sqlite::Scripts;
+use super::disk::Disk;
+use super::error::{Code, code, is_no_space};
+use super::sqlite::{LOG_BYTES_KEPT, Scripts};
 use super::writer::Writers;
 use super::{DatabaseError, SQLITE_FILE};
 
@@ -31,6 +33,8 @@ const PING_AFTER: Duration = Duration::from_secs(1);
 const WAL_TRIES: u32 = 250;
 /// The pause between two of these.
 const WAL_PAUSE: Duration = Duration::from_millis(20);
+/// How often the size of a file must be free for it to be written anew: once for the copy, once for the log of it.
+const CONVERT_SIZES: u64 = 2;
 /// How long PostgreSQL may take to answer at start.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -71,9 +75,11 @@ pub(super) async fn sqlite(directory: &Path, readers: u32) -> Result<Sqlite, Dat
     let _ = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&file);
     open_up(&file);
     let file = SqliteFile { options: sqlite_options(&file)?, path: file };
-    let mut writer = file.writer().await?;
-    let migrated = migrate_sqlite(&mut writer).await;
-    let writer = or_closed(migrated, writer).await?;
+    let disk = Arc::new(Disk::new(directory));
+    let writer = match migrated(&file).await {
+        Err(error) if is_no_space(&error) && disk.give_up_reserve() => migrated(&file).await?,
+        opened => opened?,
+    };
     let reader = AnyPoolOptions::new()
         .max_connections(readers)
         .acquire_timeout(ACQUIRE_TIMEOUT)
@@ -89,11 +95,44 @@ pub(super) async fn sqlite(directory: &Path, readers: u32) -> Result<Sqlite, Dat
         .connect_lazy_with(file.options.clone());
     let scripts = tokio::task::spawn_blocking({
         let path = file.path.clone();
-        move || Scripts::open(&path)
+        move || {
+            let mut scripts = Scripts::open(&path)?;
+            convert(&mut scripts, &path);
+            Ok::<_, DatabaseError>(scripts)
+        }
     });
     // Whoever panics there has said so.
     let scripts = scripts.await.map_err(|_| DatabaseError::Panicked)??;
-    Ok(Sqlite { reader, writers: Writers { scripts, work: Some(writer), file } })
+    Ok(Sqlite { reader, writers: Writers { scripts, work: Some(writer), file, disk } })
+}
+
+/// A connection that writes, to a file with every migration.
+async fn migrated(file: &SqliteFile) -> Result<AnyConnection, DatabaseError> {
+    let mut writer = file.writer().await?;
+    let migrated = migrate_sqlite(&mut writer).await;
+    or_closed(migrated, writer).await
+}
+
+/// Has a file from before it was usual give back the space of what is deleted, if the disk has room for that. Without,
+/// all else works: that is said and not an error.
+fn convert(scripts: &mut Scripts, file: &Path) {
+    let size = std::fs::metadata(file).map_or(u64::MAX, |file| file.len());
+    let needed = size.saturating_mul(CONVERT_SIZES);
+    let free = space(file).map_or(0, |disk| disk.free);
+    let converted = match scripts.gives_back() {
+        Ok(false) if free < needed => {
+            let needed = shown(needed);
+            tracing::warn!(
+                "the database keeps the space of what is deleted: start again with {needed} free on its disk"
+            );
+            return;
+        }
+        Ok(false) => scripts.convert(),
+        other => other.map(drop),
+    };
+    if let Err(error) = converted {
+        tracing::warn!(error = %error, "the database keeps the space of what is deleted");
+    }
 }
 
 /// Makes the files that SQLite left beside `file` as open as it is. Those that it made while `file` was read-only stay
@@ -162,6 +201,8 @@ impl From<sqlx::Error> for Prepare {
 
 /// Durable and shared: a write-ahead log that is synced at each commit.
 async fn prepare_writer(writer: &mut AnyConnection) -> Result<(), Prepare> {
+    // Of a new file; an old one is converted.
+    sqlx::raw_sql("pragma auto_vacuum = incremental").execute(&mut *writer).await?;
     let mut tries = 0..WAL_TRIES;
     let mode: String = loop {
         match sqlx::query_scalar("pragma journal_mode = wal").fetch_one(&mut *writer).await {
@@ -169,7 +210,8 @@ async fn prepare_writer(writer: &mut AnyConnection) -> Result<(), Prepare> {
             asked => break asked?,
         }
     };
-    sqlx::raw_sql("pragma synchronous = full").execute(&mut *writer).await?;
+    let kept = format!("pragma synchronous = full; pragma journal_size_limit = {LOG_BYTES_KEPT}");
+    sqlx::raw_sql(AssertSqlSafe(kept)).execute(&mut *writer).await?;
     let synchronous: i64 = sqlx::query_scalar("pragma synchronous").fetch_one(&mut *writer).await?;
     check_sqlite(mode, synchronous).map_err(Prepare::Named)
 }

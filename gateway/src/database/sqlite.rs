@@ -6,12 +6,15 @@ use std::path::Path;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OpenFlags, ToSql, TransactionBehavior};
 
-use super::error::Failure;
+use super::error::{Failure, NoSpace, is_no_space};
 use super::script::{Did, Script, Statement, Stopped, Value};
-use super::{DatabaseError, open};
+use super::{DatabaseError, open, vacuum};
 
 /// Statements kept prepared: an append of each length up to a few events, with all that can go along.
 const PREPARED_MAX: usize = 64;
+
+/// The largest that the write-ahead log stays once it has been copied into the file, in bytes.
+pub(super) const LOG_BYTES_KEPT: u32 = 4 << 20;
 
 /// An open connection whose commits are durable.
 pub(super) struct Scripts {
@@ -25,6 +28,7 @@ impl Scripts {
         let connection = Connection::open_with_flags(file, flags)?;
         connection.set_prepared_statement_cache_capacity(PREPARED_MAX);
         connection.pragma_update(None, "synchronous", "full")?;
+        connection.pragma_update(None, "journal_size_limit", LOG_BYTES_KEPT)?;
         let mode = connection.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
         let synchronous = connection.pragma_query_value(None, "synchronous", |row| row.get(0))?;
         open::check_sqlite(mode, synchronous)?;
@@ -54,11 +58,56 @@ impl Scripts {
             let ran = run(&savepoint, script);
             // One that is not committed is rolled back. That fails when the disk is full, whereupon SQLite has ended
             // the transaction by itself.
-            if ran.is_ok() { savepoint.commit() } else { savepoint.finish() }?;
+            let kept = if ran.is_ok() { savepoint.commit() } else { savepoint.finish() };
+            if kept.is_err() && ran.as_ref().is_err_and(|stopped| is_no_space(stopped)) {
+                return Err(DatabaseError::Full(NoSpace));
+            }
+            kept?;
             done.push(ran);
         }
         transaction.commit()?;
         Ok(done)
+    }
+
+    /// Gives some free pages back to the disk, as far as nobody reads what is before that. Returns how many are left.
+    /// Blocks.
+    pub(super) fn give_back(&mut self) -> Result<u64, DatabaseError> {
+        if self.free_pages()? <= vacuum::PAGES_KEPT {
+            return Ok(0);
+        }
+        let text = format!("pragma incremental_vacuum({})", vacuum::PAGES_AT_ONCE);
+        let mut vacuum = self.connection.prepare(&text)?;
+        // A step is a page.
+        let mut pages = vacuum.raw_query();
+        while pages.next()?.is_some() {}
+        drop(pages);
+        drop(vacuum);
+        self.copy_log("passive")?;
+        self.free_pages()
+    }
+
+    fn free_pages(&self) -> Result<u64, DatabaseError> {
+        let free: i64 = self.connection.pragma_query_value(None, "freelist_count", |row| row.get(0))?;
+        Ok(u64::try_from(free).unwrap_or_default())
+    }
+
+    /// Has space given back from now on in a file from before that was usual: it is written anew. Blocks, as long as
+    /// copying the file takes.
+    pub(super) fn convert(&mut self) -> Result<(), DatabaseError> {
+        self.connection.execute_batch("pragma auto_vacuum = incremental; vacuum")?;
+        self.copy_log("truncate")
+    }
+
+    /// Whether space is given back.
+    pub(super) fn gives_back(&self) -> Result<bool, DatabaseError> {
+        let mode: i64 = self.connection.pragma_query_value(None, "auto_vacuum", |row| row.get(0))?;
+        Ok(mode != 0)
+    }
+
+    /// Copies the write-ahead log into the file, which is cut to its size with that.
+    fn copy_log(&self, how: &str) -> Result<(), DatabaseError> {
+        let copied = self.connection.query_row(&format!("pragma wal_checkpoint({how})"), [], |_| Ok(()));
+        Ok(copied?)
     }
 }
 

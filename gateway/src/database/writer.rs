@@ -17,6 +17,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::TaskTracker;
 
+use super::disk::Disk;
+use super::error::is_no_space;
 use super::open::SqliteFile;
 use super::script::{Did, Script, Stopped};
 use super::sqlite::Scripts;
@@ -34,6 +36,7 @@ pub(super) struct Writers {
     /// begin another.
     pub(super) work: Option<AnyConnection>,
     pub(super) file: SqliteFile,
+    pub(super) disk: Arc<Disk>,
 }
 
 /// The way in to the thread.
@@ -45,6 +48,8 @@ pub(super) struct Queue {
 enum Job {
     Script(Asked),
     Work(Box<dyn Piece>),
+    /// Gives some of what is free in the file back to the disk.
+    GiveBack(oneshot::Sender<Result<u64, DatabaseError>>),
 }
 
 /// A script, and who waits for it.
@@ -81,15 +86,21 @@ impl Queue {
     /// Runs `work` in one of the next transactions.
     pub(super) async fn work<F, T, E, A>(&self, work: F, committed: A) -> Result<T, E>
     where
-        F: for<'c> FnOnce(&'c mut Connection) -> Work<'c, T, E> + Send + 'static,
+        F: for<'c> FnOnce(&'c mut Connection) -> Work<'c, T, E> + Clone + Send + 'static,
         T: Send + 'static,
-        E: From<DatabaseError> + Send + 'static,
+        E: std::error::Error + From<DatabaseError> + Send + 'static,
         A: FnOnce(&T) + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let piece =
-            Wanted { work: Some(work), committed: Some(committed), outcome: None, reply: Some(reply) };
+        let piece = Wanted { work, committed: Some(committed), outcome: None, reply: Some(reply) };
         self.send(Job::Work(Box::new(piece))).await?;
+        answer.await.map_err(|_| DatabaseError::Closed)?
+    }
+
+    /// Gives some of what is free in the file back to the disk. Returns how many pages are left.
+    pub(super) async fn give_back(&self) -> Result<u64, DatabaseError> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Job::GiveBack(reply)).await?;
         answer.await.map_err(|_| DatabaseError::Closed)?
     }
 
@@ -116,7 +127,7 @@ fn write(mut writers: Writers, mut waiting: mpsc::Receiver<Job>, signals: &Signa
                     while let Some(Job::Script(next)) = jobs.next_if(|job| matches!(job, Job::Script(_))) {
                         group.push(next);
                     }
-                    commit_scripts(&mut writers.scripts, group, signals);
+                    commit_scripts(&mut writers, group, signals);
                 }
                 Job::Work(first) => {
                     let mut group = vec![first];
@@ -124,6 +135,9 @@ fn write(mut writers: Writers, mut waiting: mpsc::Receiver<Job>, signals: &Signa
                         group.push(next);
                     }
                     runtime.block_on(commit_work(&mut writers, group));
+                }
+                Job::GiveBack(reply) => {
+                    reply.send(writers.scripts.give_back()).ok();
                 }
             }
         }
@@ -135,12 +149,17 @@ fn write(mut writers: Writers, mut waiting: mpsc::Receiver<Job>, signals: &Signa
     }
 }
 
-fn commit_scripts(scripts: &mut Scripts, group: Vec<Asked>, signals: &Signals) {
-    let done = scripts.commit(group.iter().map(|asked| &asked.script));
-    let done: Vec<_> = match done {
-        Ok(done) => done,
-        Err(error) => group.iter().map(|_| Err(Stopped::Transaction(error.clone()))).collect(),
-    };
+fn commit_scripts(writers: &mut Writers, group: Vec<Asked>, signals: &Signals) {
+    let mut done = run_scripts(&mut writers.scripts, &group.iter().collect::<Vec<_>>());
+    let full = done.iter().enumerate().filter(|(_, done)| done.as_ref().is_err_and(|why| is_no_space(why)));
+    let full: Vec<usize> = full.map(|(at, _)| at).collect();
+    // What was not written can be, in the room of the reserve.
+    if !full.is_empty() && writers.disk.give_up_reserve() {
+        let again: Vec<_> = full.iter().map(|at| &group[*at]).collect();
+        for (at, ran) in full.into_iter().zip(run_scripts(&mut writers.scripts, &again)) {
+            done[at] = ran;
+        }
+    }
     for (Asked { script, reply }, done) in group.into_iter().zip(done) {
         if let Ok(all) = &done {
             script.publish(signals, all);
@@ -150,8 +169,27 @@ fn commit_scripts(scripts: &mut Scripts, group: Vec<Asked>, signals: &Signals) {
     }
 }
 
+/// Runs scripts in one transaction. What became of each.
+fn run_scripts(scripts: &mut Scripts, group: &[&Asked]) -> Vec<Result<Vec<Did>, Stopped>> {
+    match scripts.commit(group.iter().map(|asked| &asked.script)) {
+        Ok(done) => done,
+        Err(error) => group.iter().map(|_| Err(Stopped::Transaction(error.clone()))).collect(),
+    }
+}
+
 async fn commit_work(writers: &mut Writers, mut group: Vec<Box<dyn Piece>>) {
-    let outcome = work_on(writers, &mut group).await;
+    let mut outcome = work_on(writers, &mut group).await;
+    let full = outcome.as_ref().is_err_and(|why| is_no_space(why)) || group.iter().any(|one| one.is_full());
+    if full && writers.disk.give_up_reserve() {
+        // What was not written can be, in the room of the reserve.
+        let (again, done): (Vec<_>, Vec<_>) =
+            group.into_iter().partition(|piece| outcome.is_err() || piece.is_full());
+        for mut piece in done {
+            piece.answer(outcome.clone());
+        }
+        group = again;
+        outcome = work_on(writers, &mut group).await;
+    }
     for mut piece in group {
         piece.answer(outcome.clone());
     }
@@ -195,14 +233,16 @@ enum Ran {
 
 /// A piece of work whose types the thread does not know.
 trait Piece: Send {
-    /// Runs it and keeps its outcome.
+    /// Runs it and keeps its outcome. Nothing of an earlier run was kept.
     fn run<'c>(&'c mut self, connection: &'c mut Connection) -> BoxFuture<'c, Ran>;
+    /// Whether the disk had no room for it.
+    fn is_full(&self) -> bool;
     /// Tells the caller: its own failure, else that of the transaction, else that it is done.
     fn answer(&mut self, transaction: Result<(), DatabaseError>);
 }
 
 struct Wanted<F, T, E, A> {
-    work: Option<F>,
+    work: F,
     committed: Option<A>,
     outcome: Option<Result<T, E>>,
     reply: Option<oneshot::Sender<Result<T, E>>>,
@@ -210,15 +250,14 @@ struct Wanted<F, T, E, A> {
 
 impl<F, T, E, A> Piece for Wanted<F, T, E, A>
 where
-    F: for<'c> FnOnce(&'c mut Connection) -> Work<'c, T, E> + Send + 'static,
+    F: for<'c> FnOnce(&'c mut Connection) -> Work<'c, T, E> + Clone + Send + 'static,
     T: Send + 'static,
-    E: From<DatabaseError> + Send + 'static,
+    E: std::error::Error + From<DatabaseError> + Send + 'static,
     A: FnOnce(&T) + Send + 'static,
 {
     fn run<'c>(&'c mut self, connection: &'c mut Connection) -> BoxFuture<'c, Ran> {
-        let work = self.work.take();
+        let work = self.work.clone();
         Box::pin(async move {
-            let Some(work) = work else { return Ran::Failed };
             // A panic is the caller's, not that of everybody else in the queue.
             let outcome = AssertUnwindSafe(async { work(connection).await })
                 .catch_unwind()
@@ -228,6 +267,10 @@ where
             self.outcome = Some(outcome);
             ran
         })
+    }
+
+    fn is_full(&self) -> bool {
+        self.outcome.as_ref().is_some_and(|outcome| outcome.as_ref().is_err_and(|why| is_no_space(why)))
     }
 
     fn answer(&mut self, transaction: Result<(), DatabaseError>) {

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::context::{self, wants_compaction};
 use super::model::{Again, Block, ModelError, Request, Stop, Thought, ToolInput, ToolUse, Usage};
-use super::route::Route;
+use super::route::{Route, is_no_room};
 use super::voice::Speaker;
 use super::waker::{LOOK_EVERY, Waker, result, text_block};
 use super::{Brain, NoBrain, WakeError};
@@ -42,6 +42,13 @@ impl Waker<'_> {
             return self.rest(StopReason::BudgetExhausted { budget: budget.to_owned() }).await;
         }
         if !self.waited_for_its_turn().await? {
+            return Ok(());
+        }
+        if let Err(error) = self.harness.sessions.check_room(&self.session.principal).await {
+            if !is_no_room(&error) {
+                return Err(error.into());
+            }
+            self.append(&[self.error("no_room", error.to_string(), RetryStatus::Terminal)]).await?;
             return Ok(());
         }
         let brain = match self.harness.brain(self.state.model.as_deref()) {

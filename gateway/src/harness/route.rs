@@ -59,6 +59,15 @@ impl Route {
     }
 }
 
+/// Whether there is no room for what is new, and all else goes on.
+pub(super) fn is_no_room(error: &SessionError) -> bool {
+    match error {
+        SessionError::TooManyBytes { .. } => true,
+        SessionError::Database(error) => error.is_full(),
+        _ => false,
+    }
+}
+
 impl Harness {
     pub(super) fn route(&self, name: &str) -> Route {
         if name == recall::NAME {
@@ -139,7 +148,7 @@ impl Waker<'_> {
             Err(CallError::Log(fenced)) if matches!(*fenced, LogError::Fenced(_)) => {
                 Err(CallError::Log(fenced).into())
             }
-            Err(CallError::Session(refused)) if matches!(*refused, SessionError::TooManyBytes { .. }) => {
+            Err(CallError::Session(refused)) if is_no_room(&refused) => {
                 self.outcome(call.id, CallOutcome::Error, &error::say(&CallError::Session(refused))).await
             }
             Err(error @ CallError::TooMany { .. }) => {

@@ -9,6 +9,8 @@ use crate::database::{self, Database, DatabaseError};
 
 /// Rows of events that go in one transaction.
 const EVENTS_AT_ONCE: i64 = 500;
+/// Bytes of events after which no more go in one transaction: others' appends wait for it.
+const BYTES_AT_ONCE: i64 = 8 << 20;
 /// Chunks of outputs, of 256 KiB each, that go in one transaction.
 const CHUNKS_AT_ONCE: i64 = 16;
 
@@ -70,13 +72,17 @@ impl Sessions {
 /// Removes what a marked session left, its row last.
 async fn remove(database: &Database, id: SessionId) -> Result<(), DatabaseError> {
     let events = "delete from event where session = $1 and seq in
-        (select seq from event where session = $1 order by seq limit $2)";
+        (select seq from (select seq, size, sum(size) over (order by seq) as upto from
+            (select seq, size from event where session = $1 order by seq limit $2) first) few
+         where upto - size < $3)";
     let outputs = "delete from output where session = $1 and (id, n) in
         (select id, n from output where session = $1 order by id, n limit $2)";
-    for (text, at_once) in [(events, EVENTS_AT_ONCE), (outputs, CHUNKS_AT_ONCE)] {
+    let batches: [(_, &[i64]); 2] =
+        [(events, &[EVENTS_AT_ONCE, BYTES_AT_ONCE]), (outputs, &[CHUNKS_AT_ONCE])];
+    for (text, at_once) in batches {
         while remove_batch(database, id, text, at_once).await? > 0 {}
     }
-    database
+    let removed = database
         .write(move |connection| {
             Box::pin(async move {
                 // What was stored while the batches went, goes with the row.
@@ -93,19 +99,22 @@ async fn remove(database: &Database, id: SessionId) -> Result<(), DatabaseError>
                 Ok::<_, DatabaseError>(())
             })
         })
-        .await
+        .await;
+    database.freed();
+    removed
 }
 
 async fn remove_batch(
     database: &Database,
     id: SessionId,
     text: &'static str,
-    at_once: i64,
+    at_once: &'static [i64],
 ) -> Result<u64, DatabaseError> {
     database
         .write(move |connection| {
             Box::pin(async move {
-                let query = sqlx::query(text).bind(id.to_string()).bind(at_once);
+                let query = sqlx::query(text).bind(id.to_string());
+                let query = at_once.iter().fold(query, |query, at_once| query.bind(*at_once));
                 Ok::<_, DatabaseError>(query.execute(connection).await?.rows_affected())
             })
         })

@@ -123,6 +123,7 @@ impl Outputs {
                 self.remove(column(row, "session")?, column(row, "id")?).await?;
                 swept += 1;
             }
+            self.database.freed();
         }
     }
 
@@ -200,6 +201,7 @@ impl OutputWriter {
     }
 
     async fn flush(&mut self) -> Result<(), OutputError> {
+        self.database.check_disk()?;
         let chunk = Arc::new(std::mem::take(&mut self.buffer));
         let (session, id, n) = (self.session.to_string(), self.id.clone(), self.chunks);
         self.database

@@ -7,7 +7,8 @@ use std::process::Command;
 
 use super::cgroup::Hierarchies;
 use super::refusal::{self, Lack, OLDEST_BWRAP};
-use super::{SandboxConfig, owner, watch};
+use super::{SandboxConfig, owner};
+use crate::disk::{shown, space};
 
 /// A user without privilege, for trying out as root what sandboxes do.
 const NOBODY: u32 = 65534;
@@ -144,13 +145,13 @@ fn users() -> Finding {
 
 fn disk(config: &SandboxConfig, data: &Path) -> Finding {
     let subject = "disk";
-    let kept = watch::size(config.limits.free_disk);
-    match watch::free(data) {
-        Ok(free) if free >= config.limits.free_disk => fine(subject, format!("{} free", watch::size(free))),
+    let kept = shown(config.limits.free_disk);
+    match space(data).map(|disk| disk.free) {
+        Ok(free) if free >= config.limits.free_disk => fine(subject, format!("{} free", shown(free))),
         Ok(free) => {
             let why = format!(
                 "only {} free on the disk of {}; no call starts below {kept}",
-                watch::size(free),
+                shown(free),
                 data.display()
             );
             lacking(subject, State::Missing, Lack { why, remedy: "free some space on it".to_owned() })

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::fs::statvfs;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::Limits;
 use crate::HandError;
+use crate::disk::{shown as size, space};
 use crate::folder::{Entry, Walk, is_set_id};
 
 /// Shortest pause between two passes.
@@ -94,8 +94,8 @@ impl Watch {
 
     /// Whether there is room for a call to start.
     pub(crate) fn admit(&self) -> Result<(), HandError> {
-        let free =
-            free(&self.work).map_err(|source| HandError::Io { doing: "looking at the disk", source })?;
+        let disk = space(&self.work);
+        let free = disk.map_err(|source| HandError::Io { doing: "looking at the disk", source })?.free;
         if free < self.free_disk {
             return Err(HandError::Unavailable {
                 why: format!(
@@ -154,7 +154,7 @@ impl Watch {
     /// Which limit is passed now, if any. Beyond its size, a folder may still shrink.
     fn measure(&self) -> Option<String> {
         let before = self.used.load(Ordering::Relaxed);
-        if free(&self.work).is_ok_and(|free| free < self.free_disk / 2) {
+        if space(&self.work).is_ok_and(|disk| disk.free < self.free_disk / 2) {
             return Some("the disk of the sandboxes is almost full; free some space on it".into());
         }
         let mut files = 0;
@@ -209,22 +209,4 @@ fn take_set_id(entry: &Entry, work: &Path) {
     {
         tracing::warn!(folder = %work.display(), %error, "a file in it stays setuid or setgid");
     }
-}
-
-/// Bytes that an ordinary user may still write to the disk of `path`.
-pub(crate) fn free(path: &Path) -> std::io::Result<u64> {
-    let disk = statvfs(path)?;
-    Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
-}
-
-/// A number of bytes for people.
-pub(crate) fn size(bytes: u64) -> String {
-    const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
-    for (unit, size) in UNITS {
-        if bytes >= size {
-            let (whole, tenth) = (bytes / size, bytes % size * 10 / size);
-            return if tenth == 0 { format!("{whole} {unit}") } else { format!("{whole}.{tenth} {unit}") };
-        }
-    }
-    format!("{bytes} bytes")
 }

@@ -4,20 +4,24 @@ use std::process::Command;
 
 use super::{Home, Said, said};
 
-/// Runs a script that may mount; `m` in it is the binary on the data directory `$PWD/data`.
+/// Runs a script that may mount; `m` in it is the binary on the data directory `$PWD/data`, of whose disk nothing is kept
+/// free.
 fn mounting(home: &Home, script: &str) -> Said {
     let mut command = Command::new("unshare");
     if !rustix::process::geteuid().is_root() {
         command.arg("--map-root-user");
     }
     let binary = tests::gateway::binary();
-    let m = format!("M={}; export MANYHANDS_DATA=$PWD/data; m() {{ $M \"$@\"; }}", binary.display());
+    let m = format!(
+        "M={}; export MANYHANDS_DATA=$PWD/data MANYHANDS_LIMITS_FREE_DISK_MIB=0; m() {{ $M \"$@\"; }}",
+        binary.display()
+    );
     command.args(["--mount", "bash", "-c", &format!("set -u\n{m}\n{script}")]).current_dir(home.path());
     said(command)
 }
 
-/// Writing stops with a sentence, what was acknowledged is there, and it goes on when there is room again. No call
-/// starts all the while, and that is logged.
+/// Writing stops with a sentence, what was acknowledged is there, and it goes on when there is room again. Deleting goes
+/// on all the while, from the reserve.
 #[test]
 fn a_full_disk_stops_writing_until_there_is_room() {
     let home = Home::new();
@@ -25,15 +29,16 @@ fn a_full_disk_stops_writing_until_there_is_room() {
         &home,
         r#"
         mkdir data; mount -t tmpfs -o size=3m tmpfs data
+        MANYHANDS_LIMITS_FREE_DISK_MIB=1024 m hand call sandbox bash '{"command":"true"}' 2>&1 | sed 's/^/call: /'
         $M serve --listen 127.0.0.1:0 > serving 2> log & serving=$!
         until grep -q listening serving; do sleep 0.05; done
-        m hand call sandbox bash '{"command":"true"}' | sed 's/^/call: /'
-        m session events default | grep -c tool_result
+        m session new kept > /dev/null
         head -c 10000000 /dev/zero > data/fill 2> /dev/null
         acknowledged=0
         while m session new "s$acknowledged" > /dev/null 2> why; do acknowledged=$((acknowledged + 1)); done
         echo "stopped: $(cat why)"
         m token new late 2>&1 | sed 's/^/token: /'
+        m session delete kept > /dev/null && echo deletes
         [ "$(m session list | grep -c ' s[0-9]')" = $acknowledged ] && echo all there
         rm data/fill
         m session new after > /dev/null && echo goes on
@@ -41,17 +46,27 @@ fn a_full_disk_stops_writing_until_there_is_room() {
         kill $serving; wait $serving; echo "ended $?"
         [ "$(m session list | grep -c ' s[0-9]')" = $acknowledged ] && echo still there
         head -c 10000000 /dev/zero > data/fill 2> /dev/null
-        m session list 2>&1 | sed 's/^/list: /'
+        m session delete after > /dev/null && echo deletes without a gateway
         "#,
     );
-    let full = "manyhands: the disk of the database is full and nothing was written: free some space on it";
     let shown: Vec<_> = said.out.lines().collect();
-    assert!(shown[0].contains("are kept free; free some space on it"), "{said:?}");
-    assert_eq!(shown[1], "1", "{said:?}");
-    assert_eq!(shown[2..4], [format!("stopped: {full}"), format!("token: {full}")], "{said:?}");
+    for (line, begins) in shown.iter().zip(["call: ", "stopped: ", "token: "]) {
+        assert!(
+            line.starts_with(begins) && line.contains("are kept free (limits.free_disk_mib)"),
+            "{said:?}"
+        );
+    }
     assert_eq!(
-        shown[4..],
-        ["all there", "goes on", "tokens too", "ended 0", "still there", &format!("list: {full}")],
+        shown[3..],
+        [
+            "deletes",
+            "all there",
+            "goes on",
+            "tokens too",
+            "ended 0",
+            "still there",
+            "deletes without a gateway"
+        ],
         "{said:?}"
     );
 }

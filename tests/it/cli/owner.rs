@@ -40,7 +40,7 @@ fn a_command_without_an_owner_leaves_nothing_behind() {
     let mut left: Vec<_> = fs::read_dir(home.data()).unwrap().map(|entry| entry.unwrap()).collect();
     left.sort_by_key(fs::DirEntry::file_name);
     let names: Vec<_> = left.iter().map(|entry| entry.file_name().into_string().unwrap()).collect();
-    assert_eq!(names, ["home", "lock", "manyhands.db", "owner.token"]);
+    assert_eq!(names, ["home", "lock", "manyhands.db", "owner.token", "reserve"]);
     for entry in left {
         assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o077, 0, "{entry:?}");
     }
