@@ -143,7 +143,7 @@ impl Faced for CallError {
 impl Faced for LeaseError {
     fn kind(&self) -> Kind {
         match self {
-            Self::TooMany { .. } => Kind::Limited,
+            Self::TooMany { .. } | Self::TooManyStates { .. } => Kind::Limited,
             Self::Busy(_) | Self::Elsewhere(_) | Self::Woken | Self::HasOne(_) | Self::NothingToMove(_) => {
                 Kind::Busy
             }

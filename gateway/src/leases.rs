@@ -133,6 +133,16 @@ pub enum LeaseError {
     /// The log refused.
     #[error(transparent)]
     Log(#[from] LogError),
+    /// As many states are kept as may be.
+    #[error(
+        "this session keeps {limit} states of {hand}, the most that it may: keep this one under one of their names"
+    )]
+    TooManyStates {
+        /// Of which hand.
+        hand: HandName,
+        /// The limit.
+        limit: usize,
+    },
     /// The database failed.
     #[error(transparent)]
     Database(#[from] DatabaseError),

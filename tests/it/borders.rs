@@ -9,4 +9,5 @@ mod kernel;
 mod memory;
 mod mounts;
 mod people;
+mod states;
 mod walks;

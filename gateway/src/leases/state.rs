@@ -1,5 +1,6 @@
 //! The state of an instance, kept by name and brought back.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -8,8 +9,10 @@ use hands::NoProgress;
 
 use super::{LeaseError, Leases};
 use crate::registry::Registered;
-use crate::session::{At, Body, By, NewEvent, SessionInfo};
+use crate::session::{At, Body, By, NewEvent, SLICE_EVENTS_MAX, Seq, SessionInfo, Slice};
 
+/// Most states of one hand that a session keeps by name: each takes as much of a disk as the work that it keeps.
+const STATES_MAX: usize = 16;
 /// How long keeping a state or bringing it back may take.
 const STATE_MAX: Duration = Duration::from_mins(10);
 
@@ -47,6 +50,10 @@ impl Leases {
         let Some(states) = hand.hand.checkpoints() else {
             return Err(LeaseError::NoStates(hand.name.clone()));
         };
+        if keeping == Keeping::Checkpoint {
+            self.database.check_disk()?;
+            self.check_states(session, hand, name).await?;
+        }
         let in_use = self.acquire(session.id, &session.principal, hand, Arc::new(NoProgress)).await?;
         if in_use.slot.running.load(Ordering::SeqCst) > 1 {
             return Err(LeaseError::Busy(hand.name.clone()));
@@ -68,6 +75,32 @@ impl Leases {
         };
         let at = At::Held(vec![in_use.instance.held.clone()]);
         self.log.append(session.id, at, &[NewEvent::of(by.clone(), &body)]).await?;
+        Ok(())
+    }
+
+    /// Refuses one name too many for the states of a session's hand, as its log has them.
+    async fn check_states(
+        &self,
+        session: &SessionInfo,
+        hand: &Registered,
+        name: &str,
+    ) -> Result<(), LeaseError> {
+        let (mut names, mut after) = (BTreeSet::new(), Seq(0));
+        loop {
+            let types = vec!["hand.checkpointed".to_owned()];
+            let slice =
+                Slice { after: Some(after), limit: Some(SLICE_EVENTS_MAX), types, ..Slice::default() };
+            let events = self.log.read(session.id, slice).await?;
+            let Some(last) = events.last() else { break };
+            after = last.seq;
+            names.extend(events.iter().filter_map(|event| match event.known()? {
+                Body::HandCheckpointed { hand: of, name, .. } if of == hand.name.as_str() => Some(name),
+                _ => None,
+            }));
+        }
+        if names.len() >= STATES_MAX && !names.contains(name) {
+            return Err(LeaseError::TooManyStates { hand: hand.name.clone(), limit: STATES_MAX });
+        }
         Ok(())
     }
 }
