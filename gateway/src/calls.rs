@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 pub use answer::{Answer, Replayed};
-use hands::Tool;
 use hands::mcp::Caller;
+use hands::{Spool, Tool};
 use line::Line;
 pub use line::{News, Question, Ticket};
 pub use moves::Running as RunningCalls;
@@ -138,6 +138,7 @@ struct Inner {
     log: Arc<dyn EventLog>,
     leases: Arc<Leases>,
     running_max: usize,
+    spool: Spool,
     room: Room,
     table: Mutex<Table>,
     tasks: TaskTracker,
@@ -159,12 +160,14 @@ struct Running {
 }
 
 impl Calls {
-    /// No calls yet, to be written to `log`, which is that of `sessions`. `closing` cancels what still runs.
+    /// No calls yet, to be written to `log`, which is that of `sessions`. Long outputs wait in `spool` until they are
+    /// stored. `closing` cancels what still runs.
     pub fn new(
         sessions: Arc<Sessions>,
         log: Arc<dyn EventLog>,
         leases: Arc<Leases>,
         running_max: usize,
+        spool: Spool,
         closing: CancellationToken,
     ) -> Self {
         Self(Arc::new(Inner {
@@ -172,6 +175,7 @@ impl Calls {
             log,
             leases,
             running_max,
+            spool,
             room: Room::default(),
             table: Mutex::default(),
             tasks: TaskTracker::new(),

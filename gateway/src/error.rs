@@ -83,7 +83,8 @@ impl Faced for BadName {
 impl Faced for OutputError {
     fn kind(&self) -> Kind {
         match self {
-            Self::TooLarge => Kind::Limited,
+            Self::TooLarge | Self::NoRoom { .. } => Kind::Limited,
+            Self::Unreadable(_) => Kind::Internal,
             Self::NoSession | Self::NoOutput => Kind::Missing,
             Self::Database(error) => error.kind(),
         }

@@ -15,6 +15,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use hands::Spool;
 use hands::android::Android;
 use hands::container::Container;
 use hands::emulator::Emulator;
@@ -201,7 +202,8 @@ impl Gateway {
         let hurry = CancellationToken::new();
         let log = Arc::new(sessions.log().clone());
         let running_max = config.limits.running_calls;
-        let calls = Calls::new(sessions.clone(), log, leases.clone(), running_max, hurry.clone());
+        let spool = Spool::new(&config.data, config.limits.free_disk());
+        let calls = Calls::new(sessions.clone(), log, leases.clone(), running_max, spool, hurry.clone());
         let harness = brains::harness(&config, &sessions, &leases, &registry, &calls);
         let tokens = Tokens::new(database.clone());
         let sealer = Sealer::open_key(&database).await?;

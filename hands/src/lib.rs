@@ -36,6 +36,7 @@ mod orphans;
 pub mod posix;
 mod remote;
 pub mod sandbox;
+mod spool;
 pub mod ssh;
 pub mod upstream;
 pub mod vm;
@@ -52,6 +53,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
+
+pub use crate::spool::{END_CHARS, SPOOL_BYTES_MAX, Spool, Spooled, last_chars};
 
 use crate::mcp::{Ask, AskNobody, Caller, McpFace, Notice, Object, Reply};
 use crate::sandbox::CopyError;
@@ -236,12 +239,20 @@ pub struct CallContext {
     pub caller: Arc<Caller>,
     /// Takes questions back to whoever called.
     pub ask: Arc<dyn Ask>,
+    /// Where an output is kept that is too long for memory.
+    pub spool: Spool,
 }
 
 impl CallContext {
     /// Of a caller that is told nothing and can't be asked, but can cancel.
     pub fn quiet(cancel: CancellationToken) -> Self {
-        Self { cancel, progress: Arc::new(NoProgress), caller: Arc::default(), ask: Arc::new(AskNobody) }
+        Self {
+            cancel,
+            progress: Arc::new(NoProgress),
+            caller: Arc::default(),
+            ask: Arc::new(AskNobody),
+            spool: Spool::default(),
+        }
     }
 }
 
@@ -314,6 +325,8 @@ pub enum Ending {
 pub enum Content {
     /// Text, complete: who shows it decides how much of it.
     Text(String),
+    /// A text that is too long for memory, complete.
+    Long(Spooled),
     /// An image.
     Image {
         /// Its bytes.

@@ -126,6 +126,9 @@ pub(crate) fn seen(Outcome { ending, content, .. }: Outcome) -> Seen {
         .into_iter()
         .map(|content| match content {
             Content::Text(text) => text,
+            Content::Long(text) => {
+                String::from_utf8(text.read_blocking(0, usize::MAX).unwrap().to_vec()).unwrap()
+            }
             Content::Image { data, mime } => format!("{mime} {} bytes", data.len()),
         })
         .collect();

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use hands::mcp::{Object, Reply, RpcError};
-use hands::{Content, Ending, Outcome};
+use hands::{Content, END_CHARS, Ending, Outcome, Spooled, last_chars};
 use serde_json::{Value, json};
 
 use crate::session::{Body, CallOutcome, Event, EventId, Holds, OutputRef, ResultRest, Seq, SessionId};
@@ -17,6 +17,10 @@ pub(super) const SHOWN_CHARS_MAX: usize = 48_000;
 const HEAD_CHARS: usize = 32_000;
 /// Room for the sentence between head and tail, for a note in front of them and for the link behind.
 const MARK_CHARS: usize = 1_000;
+/// How many come from the end.
+const TAIL_CHARS: usize = SHOWN_CHARS_MAX - HEAD_CHARS - MARK_CHARS;
+// A long text has as much of its ends in memory.
+const _: () = assert!(HEAD_CHARS <= END_CHARS && TAIL_CHARS <= END_CHARS);
 /// Largest image in an event, in bytes. A larger one is stored beside the log.
 const INLINE_IMAGE_MAX: usize = 600 << 10;
 /// Largest result of an MCP server in an event, in bytes of JSON. A larger one is stored beside the log.
@@ -135,13 +139,40 @@ pub(super) struct Shaped {
 /// What is stored beside the log.
 #[derive(Clone)]
 pub(super) struct Stored {
-    pub(super) bytes: Bytes,
+    pub(super) whole: Whole,
     pub(super) holds: Option<Holds>,
+}
+
+/// All of something large.
+#[derive(Clone)]
+pub(super) enum Whole {
+    Bytes(Bytes),
+    /// On the disk, while its call ends.
+    Spooled(Spooled),
+}
+
+impl Whole {
+    /// The bytes from `at` on, at most `most`; none behind its end.
+    pub(super) async fn read(&self, at: u64, most: usize) -> std::io::Result<Bytes> {
+        match self {
+            Self::Bytes(bytes) => {
+                let at = usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
+                Ok(bytes.slice(at..bytes.len().min(at.saturating_add(most))))
+            }
+            Self::Spooled(text) => text.read(at, most).await,
+        }
+    }
 }
 
 impl From<Bytes> for Stored {
     fn from(bytes: Bytes) -> Self {
-        Self { bytes, holds: None }
+        Self { whole: Whole::Bytes(bytes), holds: None }
+    }
+}
+
+impl From<Spooled> for Stored {
+    fn from(text: Spooled) -> Self {
+        Self { whole: Whole::Spooled(text), holds: None }
     }
 }
 
@@ -175,6 +206,10 @@ pub(super) fn shape(outcome: Outcome, note: Option<&str>) -> Shaped {
                     shaped.stored = Some(Bytes::from(text).into());
                 }
             },
+            Content::Long(text) => {
+                shaped.both(text_block(&both_ends(text.head(), text.tail(), text.chars())));
+                shaped.stored = Some(text.into());
+            }
             Content::Image { data, mime } => shaped.image(data, mime),
         }
     }
@@ -206,7 +241,7 @@ impl Shaped {
         if whole.len() > INLINE_RESULT_MAX {
             let note = format!("[a result of {} bytes, stored as this event's output]", whole.len());
             self.logged.push(text_block(&note));
-            self.stored = Some(Stored { bytes: whole.into(), holds: Some(Holds::Result) });
+            self.stored = Some(Stored { whole: Whole::Bytes(whole.into()), holds: Some(Holds::Result) });
         } else {
             let mut more = (*result).clone();
             match more.remove("content") {
@@ -258,11 +293,15 @@ fn cut(text: &str) -> Option<String> {
     if total <= SHOWN_CHARS_MAX {
         return None;
     }
-    let tail_chars = SHOWN_CHARS_MAX - HEAD_CHARS - MARK_CHARS;
-    let head: String = text.chars().take(HEAD_CHARS).collect();
-    let tail: String = text.chars().skip(total - tail_chars).collect();
-    let left_out = total - HEAD_CHARS - tail_chars;
-    Some(format!("{head}\n[… {left_out} of {total} characters left out here; all of it is stored …]\n{tail}"))
+    Some(both_ends(text, text, total as u64))
+}
+
+/// The ends of a text of `total` characters, of which `head` and `tail` are enough, with a sentence between them.
+fn both_ends(head: &str, tail: &str, total: u64) -> String {
+    let head: String = head.chars().take(HEAD_CHARS).collect();
+    let tail = last_chars(tail, TAIL_CHARS);
+    let left_out = total - (HEAD_CHARS + TAIL_CHARS) as u64;
+    format!("{head}\n[… {left_out} of {total} characters left out here; all of it is stored …]\n{tail}")
 }
 
 /// How a hand's ending stands in the log.

@@ -14,6 +14,8 @@ use super::{Answer, CallError};
 
 /// Pieces of news that wait for a slow listener before it misses some.
 const NEWS_WAITING_MAX: usize = 256;
+/// Most bytes of what a call printed that wait for a slow listener, beside the latest piece.
+const OUTPUT_WAITING_MAX: usize = 256 << 10;
 /// Questions of one call that wait for whoever asked for it. One more is not put.
 const QUESTIONS_WAITING_MAX: usize = 16;
 
@@ -58,6 +60,16 @@ enum Said {
     Notice(Arc<Notice>),
 }
 
+impl Said {
+    /// How much of it was printed, in bytes.
+    fn printed(&self) -> usize {
+        match self {
+            Self::Output(text) => text.len(),
+            Self::Step(_) | Self::Notice(_) => 0,
+        }
+    }
+}
+
 /// What a running call and its askers share.
 pub(super) struct Line {
     pub(super) cancel: CancellationToken,
@@ -73,6 +85,8 @@ struct State {
     said: VecDeque<Piece>,
     /// The number of the first of these, from the beginning of the call.
     first: u64,
+    /// Bytes of what was printed, in `said`.
+    printed: usize,
     questions: VecDeque<Question>,
     ended: Option<Result<Arc<Answer>, CallError>>,
 }
@@ -97,10 +111,12 @@ impl Line {
     fn say(&self, said: Said) {
         let mut state = self.state();
         let unheard = state.askers;
+        state.printed += said.printed();
         state.said.push_back(Piece { said, unheard });
-        if state.said.len() > NEWS_WAITING_MAX {
-            state.said.pop_front();
-            state.first += 1;
+        while state.said.len() > NEWS_WAITING_MAX
+            || (state.printed > OUTPUT_WAITING_MAX && state.said.len() > 1)
+        {
+            state.forget_first();
         }
         state.forget_heard();
         drop(state);
@@ -137,7 +153,13 @@ impl State {
 
     fn forget_heard(&mut self) {
         while self.said.front().is_some_and(|piece| piece.unheard == 0) {
-            self.said.pop_front();
+            self.forget_first();
+        }
+    }
+
+    fn forget_first(&mut self) {
+        if let Some(piece) = self.said.pop_front() {
+            self.printed -= piece.said.printed();
             self.first += 1;
         }
     }
@@ -303,6 +325,20 @@ mod tests {
         assert!(line.state().said.is_empty() && line.cancel.is_cancelled());
         hand.output("to nobody");
         assert!(line.state().said.is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_waits_for_a_slow_asker_has_a_size() {
+        let line = line();
+        let hand = HandsEnd(line.clone());
+        let mut slow = Ticket::join(&line);
+        for _ in 0..20 {
+            hand.output(&"x".repeat(64 << 10));
+        }
+        assert!(line.state().printed <= OUTPUT_WAITING_MAX, "{} bytes wait", line.state().printed);
+        hand.output(&"y".repeat(1 << 20));
+        assert!(output(slow.next().await).starts_with('y'), "the latest is heard");
+        assert_eq!(line.state().printed, 0);
     }
 
     #[tokio::test]

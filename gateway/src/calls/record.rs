@@ -10,19 +10,22 @@ use hands::Outcome;
 use hands::mcp::Reply;
 use serde_json::Value;
 
-use super::answer::{Replayed, Shaped, Stored, outcome_of, shape, text_block};
+use super::answer::{Replayed, Shaped, Stored, Whole, outcome_of, shape, text_block};
 use super::{Answer, CallError, Inner, Running};
 use crate::database::DatabaseError;
 use crate::leases::InUse;
 use crate::session::{
-    At, Body, CallOutcome, Event, EventId, LogError, NewEvent, OutputError, OutputRef, ResultRest, Seq,
-    SessionError, Work,
+    At, Body, CallOutcome, Event, EventId, LogError, NewEvent, OUTPUT_CHUNK_BYTES, OutputError, OutputRef,
+    ResultRest, Seq, SessionError, Work,
 };
 
 /// Waits between the attempts that whoever asked waits for.
 const RETRY: [Duration; 3] = [Duration::from_millis(100), Duration::from_millis(500), Duration::from_secs(2)];
 /// The longest wait between two further attempts. The first is the last of [`RETRY`], doubled.
 const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// After how many bytes of an output it is asked again whether its principal may store more: some chunks.
+const ROOM_ASKED_BYTES: u64 = 16 * OUTPUT_CHUNK_BYTES as u64;
 
 /// How a call ended.
 pub(super) struct Ended {
@@ -107,8 +110,8 @@ impl Inner {
     /// One attempt.
     async fn write(&self, running: &Running, record: &mut Record) -> Result<Answer, CallError> {
         let session = running.ask.session;
-        if let Some(Stored { bytes, holds }) = record.stored.clone() {
-            match self.sessions.outputs().store(session, &bytes).await {
+        if let Some(Stored { whole, holds }) = record.stored.clone() {
+            match self.store(running, &whole).await {
                 Ok(output) => record.output = Some(OutputRef { holds, ..output }),
                 Err(OutputError::Database(error)) if !error.is_full() => {
                     return Err(LogError::Database(error).into());
@@ -158,6 +161,36 @@ impl Inner {
         Ok(record.answer(running, Seq(last.0 - behind)))
     }
 
+    /// Stores an output as far as there is room: all of it, or nothing.
+    async fn store(&self, running: &Running, whole: &Whole) -> Result<OutputRef, OutputError> {
+        let mut writer = self.sessions.outputs().writer(running.ask.session);
+        let mut at = 0;
+        let stored = loop {
+            // Others' outputs grow meanwhile.
+            if at % ROOM_ASKED_BYTES == 0
+                && let Err(error) = self.sessions.check_room(&running.ask.principal).await
+            {
+                break Err(no_room(error));
+            }
+            let piece = match whole.read(at, OUTPUT_CHUNK_BYTES).await {
+                Ok(piece) if piece.is_empty() => break Ok(()),
+                Ok(piece) => piece,
+                Err(error) => break Err(error.into()),
+            };
+            at += piece.len() as u64;
+            if let Err(error) = writer.write(&piece).await {
+                break Err(error);
+            }
+        };
+        match stored {
+            Ok(()) => writer.finish().await,
+            Err(error) => {
+                writer.abandon().await;
+                Err(error)
+            }
+        }
+    }
+
     /// The log has an outcome of this call: that of an attempt of ours that was written and not answered, or that of a
     /// process that counted this one dead.
     async fn settled(&self, running: &Running, record: &Record) -> Result<Answer, CallError> {
@@ -177,7 +210,13 @@ impl Inner {
         match self.sessions.outputs().read(event.session, &output, 0..output.bytes).await {
             Ok(bytes) => Ok(Answer::replay(event, Some(&bytes))),
             Err(OutputError::Database(error)) => Err(SessionError::Database(error).into()),
-            Err(OutputError::TooLarge | OutputError::NoSession | OutputError::NoOutput) => Ok(None),
+            Err(
+                OutputError::TooLarge
+                | OutputError::NoRoom { .. }
+                | OutputError::NoSession
+                | OutputError::NoOutput
+                | OutputError::Unreadable(_),
+            ) => Ok(None),
         }
     }
 
@@ -212,6 +251,15 @@ impl Record {
             outcome: self.kind,
             replayed: Replayed::No,
         }
+    }
+}
+
+/// Why an output is not stored for want of room.
+fn no_room(error: SessionError) -> OutputError {
+    match error {
+        SessionError::TooManyBytes { limit } => OutputError::NoRoom { limit },
+        SessionError::Database(error) => error.into(),
+        _ => OutputError::NoSession,
     }
 }
 

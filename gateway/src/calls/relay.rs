@@ -68,7 +68,7 @@ impl Inner {
                 failed(format!("the hand {} is no MCP server", relay.hand.name)),
             ));
         };
-        let context = context(line, &relay.caller);
+        let context = self.context(line, &relay.caller);
         let reply = match face.request(&in_use.instance.handle, relay.request.clone(), context).await {
             Ok(reply) => reply,
             Err(error) => {
@@ -115,7 +115,7 @@ impl Inner {
             }
         };
         let call = Call { tool: ask.tool.name.clone(), arguments: ask.arguments.clone() };
-        let context = context(&running.line, &ask.caller);
+        let context = self.context(&running.line, &ask.caller);
         let outcome = match ask.hand.hand.execute(&in_use.instance.handle, &call, context).await {
             Ok(outcome) => outcome,
             Err(error) => {
@@ -133,9 +133,18 @@ impl Inner {
     }
 }
 
-pub(super) fn context(line: &Arc<Line>, caller: &Arc<Caller>) -> CallContext {
-    let end = Arc::new(HandsEnd(line.clone()));
-    CallContext { cancel: line.cancel.clone(), progress: end.clone(), caller: caller.clone(), ask: end }
+impl Inner {
+    /// What surrounds a call whose askers are at the other end of `line`.
+    pub(super) fn context(&self, line: &Arc<Line>, caller: &Arc<Caller>) -> CallContext {
+        let (end, cancel) = (Arc::new(HandsEnd(line.clone())), line.cancel.clone());
+        CallContext {
+            cancel,
+            progress: end.clone(),
+            caller: caller.clone(),
+            ask: end,
+            spool: self.spool.clone(),
+        }
+    }
 }
 
 fn ended(session: SessionId, outcome: Outcome, note: Option<&str>) -> Answer {

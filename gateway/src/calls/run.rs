@@ -12,7 +12,6 @@ use tokio::time::Instant;
 use super::line::HandsEnd;
 use super::permission::{Cleared, USED_UP, evaluated, permitted};
 use super::record::{Ended, may_pass};
-use super::relay::context;
 use super::{Answer, Ask, CallError, Inner, ROOM_MAX, ROOM_POLL, Running};
 use crate::clock;
 use crate::error;
@@ -86,7 +85,7 @@ impl Inner {
 
     async fn execute(&self, running: &Running, in_use: &InUse) -> Result<Outcome, HandError> {
         let call = Call { tool: running.ask.tool.name.clone(), arguments: running.ask.arguments.clone() };
-        let context = context(&running.line, &running.ask.caller);
+        let context = self.context(&running.line, &running.ask.caller);
         running.ask.hand.hand.execute(&in_use.instance.handle, &call, context).await
     }
 

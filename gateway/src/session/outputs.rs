@@ -29,6 +29,15 @@ pub enum OutputError {
     /// There is no such output.
     #[error("no such output")]
     NoOutput,
+    /// The principal stores as much as it may.
+    #[error("you store {limit} bytes or more, the most that one principal may (limits.stored_bytes)")]
+    NoRoom {
+        /// The limit.
+        limit: u64,
+    },
+    /// What was to be stored can't be read.
+    #[error("it can't be read: {0}")]
+    Unreadable(#[from] std::io::Error),
     /// The database failed.
     #[error(transparent)]
     Database(#[from] DatabaseError),
@@ -120,46 +129,47 @@ impl Outputs {
                 return Ok(swept);
             }
             for row in &unnamed {
-                self.remove(column(row, "session")?, column(row, "id")?).await?;
+                remove(&self.database, column(row, "session")?, column(row, "id")?).await?;
                 swept += 1;
             }
             self.database.freed();
         }
     }
+}
 
-    async fn remove(&self, session: String, id: String) -> Result<(), DatabaseError> {
-        self.database
-            .write(move |connection| {
-                Box::pin(async move {
-                    let bytes: i64 = sqlx::query_scalar(
-                        "select cast(coalesce(sum(length(chunk)), 0) as bigint) from output
-                         where session = $1 and id = $2",
-                    )
-                    .bind(session.clone())
-                    .bind(id.clone())
-                    .fetch_one(&mut *connection)
-                    .await?;
-                    // Named by now? Then it stays.
-                    let removed = sqlx::query(
-                        "delete from output where session = $1 and id = $2 and not exists
-                            (select 1 from event where session = $1 and output_id = $2)",
-                    )
-                    .bind(session.clone())
-                    .bind(id)
-                    .execute(&mut *connection)
-                    .await?;
-                    if removed.rows_affected() > 0 {
-                        sqlx::query("update session set bytes = bytes - $2 where id = $1")
-                            .bind(session)
-                            .bind(bytes)
-                            .execute(connection)
-                            .await?;
-                    }
-                    Ok(())
-                })
+/// Removes an output that no event names.
+async fn remove(database: &Database, session: String, id: String) -> Result<(), DatabaseError> {
+    database
+        .write(move |connection| {
+            Box::pin(async move {
+                let bytes: i64 = sqlx::query_scalar(
+                    "select cast(coalesce(sum(length(chunk)), 0) as bigint) from output
+                     where session = $1 and id = $2",
+                )
+                .bind(session.clone())
+                .bind(id.clone())
+                .fetch_one(&mut *connection)
+                .await?;
+                // Named by now? Then it stays.
+                let removed = sqlx::query(
+                    "delete from output where session = $1 and id = $2 and not exists
+                        (select 1 from event where session = $1 and output_id = $2)",
+                )
+                .bind(session.clone())
+                .bind(id)
+                .execute(&mut *connection)
+                .await?;
+                if removed.rows_affected() > 0 {
+                    sqlx::query("update session set bytes = bytes - $2 where id = $1")
+                        .bind(session)
+                        .bind(bytes)
+                        .execute(connection)
+                        .await?;
+                }
+                Ok(())
             })
-            .await
-    }
+        })
+        .await
 }
 
 /// An output that is being written. Dropped before [`OutputWriter::finish`], it is left for the sweep.
@@ -198,6 +208,19 @@ impl OutputWriter {
             self.flush().await?;
         }
         Ok(OutputRef { id: self.id, bytes: self.written, holds: None })
+    }
+
+    /// Removes what was written. What can't be removed is left for the sweep.
+    pub async fn abandon(self) {
+        if self.chunks == 0 {
+            return;
+        }
+        match remove(&self.database, self.session.to_string(), self.id).await {
+            Ok(()) => self.database.freed(),
+            Err(error) => {
+                tracing::warn!(error = %error, "an output that was not finished could not be removed");
+            }
+        }
     }
 
     async fn flush(&mut self) -> Result<(), OutputError> {

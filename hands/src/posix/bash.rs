@@ -8,9 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::output::{Replaced, Text};
-use super::{
-    Command, Ended, Failure, Input, Program, Report, Shell, Stop, Streams, Surroundings, add_note, decode,
-};
+use super::{Command, Ended, Failure, Input, Program, Report, Shell, Stop, Streams, Surroundings, decode};
 use crate::{CallContext, Effects, Ending, Outcome, Tool};
 
 /// Seconds that a command may take when nobody says otherwise.
@@ -72,7 +70,8 @@ pub(super) async fn run(
             "command must have no NUL and at most {MAX_COMMAND} bytes; write a longer script to a file and run that."
         )));
     }
-    let mut text = Text::new(surroundings.output, Some(Arc::clone(&context.progress)));
+    let progress = Some(Arc::clone(&context.progress));
+    let mut text = Text::new(surroundings.output, context.spool.clone(), progress);
     let command = Command {
         program: Program::Login(command),
         cwd: cwd.map(|cwd| surroundings.path(&cwd)).transpose()?,
@@ -81,12 +80,13 @@ pub(super) async fn run(
         timeout: Duration::from_secs(seconds),
     };
     let report = shell.run(command, &context.cancel, &mut text).await?;
-    Ok(outcome(text, report, seconds))
+    Ok(outcome(text, report, seconds).await)
 }
 
 /// The output, then in brackets what else there is to say.
-fn outcome(text: Text, report: Report, seconds: u64) -> Outcome {
-    let (mut text, replaced) = text.finish();
+async fn outcome(mut text: Text, report: Report, seconds: u64) -> Outcome {
+    let replaced = text.end();
+    text.cut().await;
     let (ending, verdict) = match report.ended {
         Ended::Exit(0) | Ended::Stopped(Stop::Enough) => (Ending::Ok, None),
         Ended::Exit(code) => (Ending::Error, Some(format!("exit code {code}"))),
@@ -103,7 +103,7 @@ fn outcome(text: Text, report: Report, seconds: u64) -> Outcome {
     let note =
         (replaced == Replaced::Some).then(|| "bytes that are not UTF-8 are shown as \u{fffd}".to_owned());
     for sentence in verdict.into_iter().chain(report.notes).chain(note) {
-        add_note(&mut text, &sentence);
+        text.note(&sentence);
     }
-    Outcome::ended(ending, text)
+    Outcome { ending, content: vec![text.content().await], reply: None }
 }

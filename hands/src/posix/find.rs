@@ -1,12 +1,16 @@
 //! The tools `glob` and `grep`.
 
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use async_trait::async_trait;
 use bytes::Bytes;
 use globset::{GlobBuilder, GlobMatcher};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::script::{self, Cut};
-use super::{Failure, Shell, Surroundings, add_note, decode, size};
+use super::{Failure, Flow, Shell, Sink, Stop, Stream, Surroundings, add_note, decode, size};
 use crate::{CallContext, Effects, Outcome, Tool};
 
 /// Most paths that `glob` answers with.
@@ -79,32 +83,111 @@ pub(super) async fn run_glob(
     let find =
         ["find", "-H", &base, "-name", ".git", "-prune", "-o", "!", "-type", "d", "-printf", "%T@ %p\\0"];
     let argv = find.map(str::to_owned).to_vec();
-    let mut printed = script::run(shell, context, argv, Bytes::new(), MOST_LISTED).await?;
-    if printed.code != 0 && printed.error.contains("-printf") {
+    let mut newest = Newest::new(matcher);
+    let mut done = script::run_into(shell, context, argv, Bytes::new(), &mut newest).await?;
+    if done.code != 0 && done.error.contains("-printf") {
         let argv = script::sh(LIST, [base.clone()]);
-        printed = script::run(shell, context, argv, Bytes::new(), MOST_LISTED).await?;
+        done = script::run_into(shell, context, argv, Bytes::new(), &mut newest).await?;
     }
-    if printed.output.is_empty() && printed.code != 0 {
-        return Err(Failure::Refused(format!("Can't look in {base}: {}.", printed.error)));
+    if newest.listed == 0 && done.code != 0 {
+        return Err(Failure::Refused(format!("Can't look in {base}: {}.", done.error)));
     }
-    let mut found: Vec<(f64, &str)> = printed
-        .output
-        .split(|byte| *byte == 0)
-        .filter_map(|entry| std::str::from_utf8(entry).ok()?.split_once(' '))
-        .filter(|(_, path)| matcher.is_match(path))
-        .filter_map(|(at, path)| Some((at.parse().ok()?, path)))
-        .collect();
-    found.sort_by(|(one, path), (other, other_path)| other.total_cmp(one).then_with(|| path.cmp(other_path)));
+    let (more, found) = newest.found();
     if found.is_empty() {
         return Ok(Outcome::ok(format!("[no file below {base} matches {pattern}]")));
     }
-    let mut text: String = found.iter().take(MOST_PATHS).flat_map(|(_, path)| [*path, "\n"]).collect();
-    if found.len() > MOST_PATHS {
-        add_note(&mut text, &format!("{} more; narrow the pattern", found.len() - MOST_PATHS));
-    } else if printed.cut == Cut::Short {
+    let mut text: String = found.iter().flat_map(|entry| [entry.path.as_str(), "\n"]).collect();
+    if more > 0 {
+        add_note(&mut text, &format!("{more} more; narrow the pattern"));
+    } else if done.cut == Cut::Short {
         add_note(&mut text, "there are too many files to look at all; narrow the path");
     }
     Ok(Outcome::ok(text.trim_end()))
+}
+
+/// The newest of the files that match, as they are listed.
+struct Newest {
+    matcher: GlobMatcher,
+    /// Bytes of the list so far.
+    listed: usize,
+    /// The entry that the last bytes broke off in.
+    broken: Vec<u8>,
+    /// The one that goes first when there are too many is on top.
+    kept: BinaryHeap<Entry>,
+    /// Bytes of their paths.
+    bytes: usize,
+    /// How many match that are not kept.
+    more: usize,
+}
+
+/// A file that was found.
+struct Entry {
+    at: f64,
+    path: String,
+}
+
+impl Ord for Entry {
+    /// The newest first, and of one age by name.
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.at.total_cmp(&self.at).then_with(|| self.path.cmp(&other.path))
+    }
+}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Entry {}
+
+impl Newest {
+    fn new(matcher: GlobMatcher) -> Self {
+        let (broken, kept) = (Vec::new(), BinaryHeap::new());
+        Self { matcher, listed: 0, broken, kept, bytes: 0, more: 0 }
+    }
+
+    fn entry(&mut self, entry: &[u8]) {
+        let entry = std::str::from_utf8(entry).ok().and_then(|entry| entry.split_once(' '));
+        let Some((at, path)) = entry.filter(|(_, path)| self.matcher.is_match(path)) else { return };
+        let Ok(at) = at.parse() else { return };
+        self.bytes += path.len();
+        self.kept.push(Entry { at, path: path.to_owned() });
+        while self.kept.len() > MOST_PATHS || self.bytes > MOST_FOUND {
+            let Some(last) = self.kept.pop() else { return };
+            self.bytes -= last.path.len();
+            self.more += 1;
+        }
+    }
+
+    /// How many more match, and those that are kept, the newest first.
+    fn found(self) -> (usize, Vec<Entry>) {
+        (self.more, self.kept.into_sorted_vec())
+    }
+}
+
+#[async_trait]
+impl Sink for Newest {
+    async fn take(&mut self, _: Stream, bytes: &[u8]) -> Flow {
+        self.listed += bytes.len();
+        let mut rest = bytes;
+        while let Some(end) = rest.iter().position(|byte| *byte == 0) {
+            let mut entry = std::mem::take(&mut self.broken);
+            entry.extend_from_slice(&rest[..end]);
+            self.entry(&entry);
+            rest = &rest[end + 1..];
+        }
+        // Nothing that is longer is a path.
+        let room = MOST_FOUND.saturating_sub(self.broken.len());
+        self.broken.extend_from_slice(&rest[..rest.len().min(room)]);
+        if self.listed > MOST_LISTED { Flow::Stop(Stop::Enough) } else { Flow::Continue }
+    }
 }
 
 /// Matches whole paths.

@@ -1,11 +1,12 @@
 //! The tool `read`.
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::script::{self, Cut, Printed};
-use super::{Failure, Shell, Surroundings, add_note, decode, size};
+use super::output::{Replaced, Text};
+use super::{Failure, Flow, Shell, Sink, Stop, Stream, Surroundings, decode, script, size};
 use crate::{CallContext, Content, Effects, Ending, Outcome, Tool};
 
 /// Lines that are read when nobody says how many.
@@ -64,29 +65,32 @@ pub(super) async fn run(
     let numbers = [offset, limit.saturating_add(1)].map(|number| number.to_string());
     let [first, lines] = numbers;
     let argv = script::sh(SCRIPT, [path.clone(), first, lines, (MAX_IMAGE + 1).to_string()]);
-    let printed = script::run(shell, context, argv, Bytes::new(), surroundings.output).await?;
-    check(&path, &printed)?;
-    match printed.output.split_first() {
-        Some((b'i', image)) => show_image(&path, image),
-        Some((_, text)) => show_text(&path, text, offset, limit, printed.cut),
-        None => Err(Failure::Refused(format!("Can't read {path}: {}.", printed.error))),
+    let text = Text::new(surroundings.output, context.spool.clone(), None);
+    let wanted = Wanted { lines: limit, room: surroundings.output };
+    let mut shown = Shown { kind: None, image: Vec::new(), text, wanted, rest: Rest::None };
+    let done = script::run_into(shell, context, argv, Bytes::new(), &mut shown).await?;
+    check(&path, done.code, &done.error)?;
+    match shown.kind {
+        Some(b'i') => show_image(&path, shown.image),
+        Some(_) => shown.text(&path, offset, limit).await,
+        None => Err(Failure::Refused(format!("Can't read {path}: {}.", done.error))),
     }
 }
 
 /// Says why a file can't be read, by the exit code of a script.
-pub(super) fn check(path: &str, printed: &Printed) -> Result<(), Failure> {
-    let why = match printed.code {
+pub(super) fn check(path: &str, code: i32, error: &str) -> Result<(), Failure> {
+    let why = match code {
         0 => return Ok(()),
         10 => format!("{path} does not exist; look with glob or `ls`."),
         11 => format!("{path} is a folder; list it with glob or `ls`."),
         12 => format!("{path} is not a regular file; use bash for devices and pipes."),
         13 => format!("{path} may not be read; look at its mode with `ls -l`."),
-        _ => format!("Can't read {path}: {}.", printed.error),
+        _ => format!("Can't read {path}: {error}."),
     };
     Err(Failure::Refused(why))
 }
 
-fn show_image(path: &str, image: &[u8]) -> Result<Outcome, Failure> {
+fn show_image(path: &str, image: Vec<u8>) -> Result<Outcome, Failure> {
     if image.len() > MAX_IMAGE {
         let most = size(MAX_IMAGE);
         return Err(Failure::Refused(format!(
@@ -94,41 +98,105 @@ fn show_image(path: &str, image: &[u8]) -> Result<Outcome, Failure> {
         )));
     }
     let mime = if image.starts_with(b"\x89PNG") { "image/png" } else { "image/jpeg" };
-    let content = Content::Image { data: Bytes::copy_from_slice(image), mime };
+    let content = Content::Image { data: image.into(), mime };
     Ok(Outcome { ending: Ending::Ok, content: vec![content], reply: None })
 }
 
-fn show_text(path: &str, bytes: &[u8], offset: u64, limit: u64, cut: Cut) -> Result<Outcome, Failure> {
-    if bytes.contains(&0) {
-        return Err(Failure::Refused(format!(
-            "{path} is binary; look at it with bash, such as `file` or `xxd`."
-        )));
-    }
-    let wanted = usize::try_from(limit).unwrap_or(usize::MAX);
-    let end = line_end(bytes, wanted);
-    let more = end < bytes.len() || cut == Cut::Short;
-    let decoded = String::from_utf8_lossy(&bytes[..end]);
-    let replaced = decoded.len() != end || std::str::from_utf8(&bytes[..end]).is_err();
-    let mut text = decoded.into_owned();
-    let mut notes = Vec::new();
-    if text.is_empty() {
-        notes.push(if offset == 1 { "empty".to_owned() } else { format!("nothing from line {offset} on") });
-    }
-    if more {
-        let next = offset.saturating_add(limit);
-        notes.push(format!("more follows: go on with offset {next}"));
-    }
-    if replaced {
-        notes.push("bytes that are not UTF-8 are shown as \u{fffd}".to_owned());
-    }
-    for note in notes {
-        add_note(&mut text, &note);
-    }
-    Ok(Outcome::ok(text))
+/// What a file shows, as it comes.
+struct Shown {
+    /// The first byte: whether it is an image.
+    kind: Option<u8>,
+    image: Vec<u8>,
+    text: Text,
+    wanted: Wanted,
+    rest: Rest,
 }
 
-/// Where the first `lines` lines end.
-fn line_end(bytes: &[u8], lines: usize) -> usize {
-    let ends = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
-    ends.take(lines).nth(lines - 1).unwrap_or(bytes.len())
+/// How much more is wanted.
+struct Wanted {
+    lines: u64,
+    /// In bytes.
+    room: usize,
+}
+
+/// What was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    None,
+    /// There is more of it.
+    More,
+    /// It is no text.
+    Binary,
+}
+
+#[async_trait]
+impl Sink for Shown {
+    async fn take(&mut self, stream: Stream, mut bytes: &[u8]) -> Flow {
+        if self.kind.is_none()
+            && let Some((kind, rest)) = bytes.split_first()
+        {
+            (self.kind, bytes) = (Some(*kind), rest);
+        }
+        if self.kind == Some(b'i') {
+            let room = (MAX_IMAGE + 1).saturating_sub(self.image.len());
+            self.image.extend_from_slice(&bytes[..room.min(bytes.len())]);
+            return Flow::Continue;
+        }
+        if bytes.contains(&0) {
+            self.rest = Rest::Binary;
+            return Flow::Stop(Stop::Enough);
+        }
+        let (part, lines) = first_lines(bytes, self.wanted.lines);
+        let part = &part[..part.len().min(self.wanted.room)];
+        self.wanted.lines -= lines;
+        self.wanted.room -= part.len();
+        let flow = self.text.take(stream, part).await;
+        if part.len() < bytes.len() {
+            self.rest = Rest::More;
+            return Flow::Stop(Stop::Enough);
+        }
+        flow
+    }
+}
+
+impl Shown {
+    async fn text(self, path: &str, offset: u64, limit: u64) -> Result<Outcome, Failure> {
+        let Self { mut text, rest, .. } = self;
+        if rest == Rest::Binary {
+            return Err(Failure::Refused(format!(
+                "{path} is binary; look at it with bash, such as `file` or `xxd`."
+            )));
+        }
+        let replaced = text.end();
+        if text.len() == 0 {
+            text.note(&if offset == 1 {
+                "empty".to_owned()
+            } else {
+                format!("nothing from line {offset} on")
+            });
+        }
+        if rest == Rest::More {
+            let next = offset.saturating_add(limit);
+            text.note(&format!("more follows: go on with offset {next}"));
+        }
+        if replaced == Replaced::Some {
+            text.note("bytes that are not UTF-8 are shown as \u{fffd}");
+        }
+        Ok(Outcome { ending: Ending::Ok, content: vec![text.content().await], reply: None })
+    }
+}
+
+/// The first `most` lines of these bytes, and how many of them end there.
+fn first_lines(bytes: &[u8], most: u64) -> (&[u8], u64) {
+    let mut lines = 0;
+    if most == 0 {
+        return (&[], 0);
+    }
+    for (at, _) in bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n') {
+        lines += 1;
+        if lines == most {
+            return (&bytes[..=at], lines);
+        }
+    }
+    (bytes, lines)
 }

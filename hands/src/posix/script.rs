@@ -31,6 +31,13 @@ pub(super) enum Cut {
     Short,
 }
 
+/// How a command ended that did not fail.
+pub(super) struct Done {
+    pub(super) code: i32,
+    pub(super) error: String,
+    pub(super) cut: Cut,
+}
+
 /// Runs `argv` and keeps at most `most` bytes of what it prints.
 pub(super) async fn run(
     shell: &dyn Shell,
@@ -39,7 +46,20 @@ pub(super) async fn run(
     input: Bytes,
     most: usize,
 ) -> Result<Printed, Failure> {
-    let mut kept = Kept { output: Vec::new(), error: Vec::new(), most };
+    let mut kept = Kept { bytes: Vec::new(), most };
+    let Done { code, error, cut } = run_into(shell, context, argv, input, &mut kept).await?;
+    Ok(Printed { code, output: kept.bytes, error, cut })
+}
+
+/// Runs `argv` and gives what it prints to `output`.
+pub(super) async fn run_into(
+    shell: &dyn Shell,
+    context: &CallContext,
+    argv: Vec<String>,
+    input: Bytes,
+    output: &mut dyn Sink,
+) -> Result<Done, Failure> {
+    let mut both = Both { output, error: Kept { bytes: Vec::new(), most: MOST_ERROR } };
     let command = Command {
         program: Program::Argv(argv),
         cwd: None,
@@ -47,9 +67,9 @@ pub(super) async fn run(
         streams: Streams::Separate,
         timeout: TIMEOUT,
     };
-    let report = shell.run(command, &context.cancel, &mut kept).await?;
-    let error = String::from_utf8_lossy(&kept.error).trim().to_owned();
-    let done = |code, cut| Printed { code, output: kept.output, error, cut };
+    let report = shell.run(command, &context.cancel, &mut both).await?;
+    let error = String::from_utf8_lossy(&both.error.bytes).trim().to_owned();
+    let done = |code, cut| Done { code, error, cut };
     let failed = |ending, text: String| {
         let text = std::iter::once(text).chain(report.notes).collect::<Vec<_>>().join("; ");
         Failure::Ended(Outcome::ended(ending, text))
@@ -72,21 +92,36 @@ pub(super) fn sh(script: &str, arguments: impl IntoIterator<Item = String>) -> V
     ["sh", "-c", script, "sh"].map(str::to_owned).into_iter().chain(arguments).collect()
 }
 
+/// The beginning of what is printed.
 struct Kept {
-    output: Vec<u8>,
-    error: Vec<u8>,
+    bytes: Vec<u8>,
     most: usize,
 }
 
 #[async_trait]
 impl Sink for Kept {
+    async fn take(&mut self, _: Stream, bytes: &[u8]) -> Flow {
+        let room = self.most - self.bytes.len();
+        self.bytes.extend_from_slice(&bytes[..room.min(bytes.len())]);
+        if bytes.len() > room { Flow::Stop(Stop::Enough) } else { Flow::Continue }
+    }
+}
+
+/// Tells what is printed as an error apart, of which the beginning is kept.
+struct Both<'a> {
+    output: &'a mut dyn Sink,
+    error: Kept,
+}
+
+#[async_trait]
+impl Sink for Both<'_> {
     async fn take(&mut self, stream: Stream, bytes: &[u8]) -> Flow {
-        let (kept, most) = match stream {
-            Stream::Output => (&mut self.output, self.most),
-            Stream::Error => (&mut self.error, MOST_ERROR),
-        };
-        let room = most - kept.len();
-        kept.extend_from_slice(&bytes[..room.min(bytes.len())]);
-        if stream == Stream::Output && bytes.len() > room { Flow::Stop(Stop::Enough) } else { Flow::Continue }
+        match stream {
+            Stream::Output => self.output.take(stream, bytes).await,
+            Stream::Error => {
+                self.error.take(stream, bytes).await;
+                Flow::Continue
+            }
+        }
     }
 }

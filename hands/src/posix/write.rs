@@ -137,7 +137,7 @@ pub(super) async fn run_edit(
     }
     let printed =
         script::run(shell, context, script::sh(READ, [path.clone()]), Bytes::new(), MAX_EDIT).await?;
-    read::check(&path, &printed)?;
+    read::check(&path, printed.code, &printed.error)?;
     if printed.cut == Cut::Short {
         return refuse(format!("{path} is larger than {}; change it with bash.", size(MAX_EDIT)));
     }

@@ -106,8 +106,14 @@ impl Rig {
         let work = directory.path().join("work");
         let leases = Leases::new(database, shared.clone(), Arc::new(nodes), registry.clone(), work, 64);
         let leases = Arc::new(leases);
-        let calls =
-            Calls::new(sessions.clone(), shared, leases.clone(), running_max, CancellationToken::new());
+        let calls = Calls::new(
+            sessions.clone(),
+            shared,
+            leases.clone(),
+            running_max,
+            hands::Spool::default(),
+            CancellationToken::new(),
+        );
         let reader = Reader::directory(directory.path()).await?;
         Ok(Self { sessions, log, hand, registry, leases, calls, reader, directory })
     }

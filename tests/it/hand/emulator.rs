@@ -95,7 +95,7 @@ fn picture(outcome: &Outcome) -> Vec<u8> {
             assert_eq!(*mime, "image/png");
             Some(data.to_vec())
         }
-        Content::Text(_) => None,
+        Content::Text(_) | Content::Long(_) => None,
     });
     images.take(1).flatten().collect()
 }

@@ -144,7 +144,14 @@ impl<'a> Setup<'a> {
         let leases =
             Leases::new(database.clone(), log.clone(), Arc::new(nodes), registry.clone(), work, instances);
         let (leases, hurry) = (Arc::new(leases), CancellationToken::new());
-        let calls = Calls::new(sessions.clone(), log.clone(), leases.clone(), 1_000, hurry.clone());
+        let calls = Calls::new(
+            sessions.clone(),
+            log.clone(),
+            leases.clone(),
+            1_000,
+            hands::Spool::default(),
+            hurry.clone(),
+        );
         let harness =
             Harness::new(sessions.clone(), log, leases.clone(), registry, calls.clone(), chooser, manner);
         Ok(Process { sessions, leases, calls, harness: Arc::new(harness), faulty, hurry })
