@@ -9,6 +9,7 @@ mod container;
 mod disk;
 mod kinds;
 mod log;
+mod memory;
 mod owner;
 mod process;
 mod report;
@@ -21,8 +22,8 @@ use std::path::Path;
 use anyhow::{Result, bail, ensure};
 
 /// The files with rows, in the order of the table.
-const ROOMS: [&str; 9] =
-    ["log", "process", "connections", "sleep", "sandbox", "container", "kinds", "seed", "calls"];
+const ROOMS: [&str; 10] =
+    ["log", "process", "connections", "memory", "sleep", "sandbox", "container", "kinds", "seed", "calls"];
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -47,6 +48,7 @@ async fn rows(room: &str, scratch: &Path) -> Result<Vec<report::Row>> {
         "log" => log::rows(scratch).await,
         "process" => process::rows(scratch).await,
         "connections" => connections::rows(scratch).await,
+        "memory" => memory::rows(scratch).await,
         "sleep" => sleep::rows(scratch).await,
         "sandbox" => sandbox::rows(scratch).await,
         "container" => container::rows(scratch).await,

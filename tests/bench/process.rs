@@ -118,7 +118,11 @@ pub(crate) struct Caller {
 
 impl Caller {
     pub(crate) fn new(gateway: &Gateway, http: reqwest::Client) -> Result<Self> {
-        Ok(Self { http, url: gateway.session_url("bench"), token: gateway.owner_token()? })
+        Self::of(gateway, http, "bench")
+    }
+
+    pub(crate) fn of(gateway: &Gateway, http: reqwest::Client, session: &str) -> Result<Self> {
+        Ok(Self { http, url: gateway.session_url(session), token: gateway.owner_token()? })
     }
 
     pub(crate) async fn emit(&self) -> Result<()> {
@@ -131,7 +135,7 @@ impl Caller {
     }
 
     /// One request, and its answer whether it came as JSON or as a stream of events.
-    async fn ask(&self, method: &str, mut params: Value) -> Result<Value> {
+    pub(crate) async fn ask(&self, method: &str, mut params: Value) -> Result<Value> {
         params["_meta"] = json!({
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",
             "io.modelcontextprotocol/clientInfo": {"name": "bench", "version": "0"},
