@@ -34,6 +34,8 @@ pub struct Options {
     pub data: Option<PathBuf>,
     /// What `manyhands.toml` says. None: there is no such file.
     pub config: Option<String>,
+    /// The folder that it is started in. None: that of the tests.
+    pub folder: Option<PathBuf>,
 }
 
 impl Options {
@@ -88,6 +90,9 @@ impl Gateway {
         let data = options.data.clone().unwrap_or_else(|| scratch.path().join("data"));
         let log = scratch.path().join("stderr.log");
         let mut command = command(&data);
+        if let Some(folder) = &options.folder {
+            command.current_dir(folder);
+        }
         if let Some(text) = &options.config {
             let path = scratch.path().join("manyhands.toml");
             fs::write(&path, text)?;

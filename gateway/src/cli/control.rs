@@ -282,7 +282,11 @@ pub(super) async fn answering(data: &Path) -> anyhow::Result<Option<Found>> {
     let (mut sender, driver) = dial(stream).await?;
     let request = Request::builder().uri("/about").header(header::HOST, "manyhands").body(Body::empty())?;
     let Ok(response) = sender.send_request(request).await else { return not_us(&path) };
+    let status = response.status();
     let Ok(body) = response.into_body().collect().await else { return not_us(&path) };
+    if !status.is_success() {
+        bail!("{}", refusal(&body.to_bytes()));
+    }
     let about = serde_json::from_slice(&body.to_bytes()).unwrap_or_default();
     Ok(Some(Found::There { sender, driver, about }))
 }
