@@ -5,6 +5,7 @@
 
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
+mod allow;
 mod confirm;
 mod connect;
 mod control;
@@ -24,6 +25,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::bail;
 use clap::{Args, Parser, Subcommand};
 use tokio_util::task::TaskTracker;
 
@@ -55,6 +57,12 @@ struct Common {
     json: bool,
 }
 
+impl Common {
+    fn output(&self) -> Output {
+        if self.json { Output::Json } else { Output::Text }
+    }
+}
+
 #[derive(Subcommand)]
 enum Command {
     /// Run the gateway (the default)
@@ -80,6 +88,8 @@ enum Command {
     Interrupt(interrupt::Options),
     /// Say whether a call may run that needs a person's yes
     Confirm(confirm::Options),
+    /// Say yes to a configuration file that a gateway found, after a look at it
+    Allow(allow::Options),
     /// What this machine can offer, and what to do about each lack
     Doctor,
 }
@@ -152,15 +162,20 @@ fn nobody_reads(error: &anyhow::Error) -> bool {
 
 async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let Arguments { common, command } = arguments;
-    let Loaded { config, unknown } = Config::load(common.config.as_deref(), common.data.as_deref())?;
+    let command = command.unwrap_or_else(|| Command::Serve(serve::Options::default()));
+    if let Command::Allow(options) = &command {
+        allow::run(&common, options).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Loaded { config, unknown, unasked } = load(&common, &command).await?;
     for name in unknown {
         note(format_args!(
             "manyhands: {name} in the environment names no setting and is ignored; README.md lists them"
         ));
     }
-    let output = if common.json { Output::Json } else { Output::Text };
-    let setting = Setting { config, output, signals: TaskTracker::new() };
-    match command.unwrap_or_else(|| Command::Serve(serve::Options::default())) {
+    let setting = Setting { config, output: common.output(), signals: TaskTracker::new() };
+    match command {
+        Command::Allow(_) => {}
         Command::Serve(options) => serve::run(setting, options).await?,
         Command::Stdio(options) => stdio::run(setting, options).await?,
         Command::Connect(options) => connect::run(&setting, &options).await?,
@@ -171,9 +186,28 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Wake(options) => run::wake(&setting, options).await?,
         Command::Interrupt(options) => interrupt::run(&setting, options).await?,
         Command::Confirm(options) => confirm::run(&setting, options).await?,
-        Command::Doctor => return doctor::run(&setting).await,
+        Command::Doctor => return doctor::run(&setting, unasked.as_deref()).await,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reads the settings. A file that was only found is read once a person has said yes to it; `doctor` says that one waits.
+async fn load(common: &Common, command: &Command) -> anyhow::Result<Loaded> {
+    let load = || Config::load(common.config.as_deref(), common.data.as_deref());
+    let loaded = load()?;
+    let Some(question) = loaded.unasked.as_deref().filter(|_| !matches!(command, Command::Doctor)) else {
+        return Ok(loaded);
+    };
+    let streams = match command {
+        Command::Stdio(_) => allow::Streams::Taken,
+        _ => allow::Streams::Free,
+    };
+    allow::ask(question, streams).await?;
+    let again = load()?;
+    if again.unasked.is_some() {
+        bail!("{} was changed meanwhile: look at it again", question.file.display());
+    }
+    Ok(again)
 }
 
 /// Logs go to stderr: stdout belongs to answers, and on stdio to MCP.

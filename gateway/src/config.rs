@@ -5,7 +5,10 @@
 //! `limits.running_calls` is `MANYHANDS_LIMITS_RUNNING_CALLS`.
 
 mod blame;
+mod consent;
+mod error;
 mod reload;
+mod trust;
 mod work;
 
 use std::collections::BTreeMap;
@@ -18,13 +21,17 @@ use hands::disk::FREE_DISK;
 use secrecy::SecretString;
 use serde::Deserialize;
 
-use crate::brain::{BadBrain, BrainSetting};
-use crate::hand::{BadHand, HandConfig, HandName, SandboxSettings};
+use crate::brain::BrainSetting;
+use crate::hand::{HandConfig, HandName, SandboxSettings};
 
 use blame::{in_file, line_of_hand, one_line, place_of};
-pub use reload::{FileRead, Reread, Stamp};
+pub use consent::{About, Question, Said};
+pub use error::ConfigError;
+pub use reload::{Chosen, FileRead, Reread, Stamp};
 pub use work::Work;
 
+/// The file that is read when it is there and none is named.
+const DEFAULT_FILE: &str = "manyhands.toml";
 /// What environment names of settings begin with.
 const ENVIRONMENT: &str = "MANYHANDS_";
 /// Shortest time between two signs of life, in milliseconds: more often would only wear the disk.
@@ -199,88 +206,51 @@ impl Default for Limits {
     }
 }
 
-/// Why there is no configuration.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file was named, or is there, and can't be read.
-    #[error("the configuration {path} can't be read: {source}")]
-    Unreadable {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The file, or an environment name, says something that means nothing.
-    #[error("{from}: {message}")]
-    Invalid {
-        /// The file's path and line, or the environment name.
-        from: String,
-        /// What is wrong. The text itself is not shown: it may hold a password.
-        message: String,
-    },
-    /// A value can be read, and makes no sense.
-    #[error("the setting {setting} {message}")]
-    Senseless {
-        /// Its path in the file.
-        setting: &'static str,
-        /// What it must be.
-        message: String,
-    },
-    /// A hand can be read, and makes no sense.
-    #[error("{from}: the hand {name} can't be: {source}")]
-    Hand {
-        /// The file's path, and the line where the hand begins.
-        from: String,
-        /// Its name.
-        name: HandName,
-        /// Why.
-        source: BadHand,
-    },
-    /// The brain can be read, and makes no sense.
-    #[error("[brain] of {from}, or MANYHANDS_BRAIN_…: {source}")]
-    Brain {
-        /// The file's path. What is wrong may come from the environment, too.
-        from: String,
-        /// Why.
-        source: BadBrain,
-    },
-    /// There is no home directory to keep data in.
-    #[error("there is no home directory to keep data in: set HOME, or name a directory with --data")]
-    NoHome,
-}
-
 /// What was read.
 pub struct Loaded {
-    /// What it means.
+    /// What it means. While a person's yes is missing, nothing of the file is in it.
     pub config: Config,
     /// Environment names that begin as settings do and are none.
     pub unknown: Vec<String>,
+    /// What a person has to be asked before the file is read.
+    pub unasked: Option<Box<Question>>,
 }
 
 impl Config {
     /// Reads the file (`manyhands.toml` in the current folder when none is named, and only if it is there) and
     /// the environment. `data` is what the command line says of the data directory.
     pub fn load(file: Option<&Path>, data: Option<&Path>) -> Result<Loaded, ConfigError> {
-        let (path, required) = file.map_or((Path::new("manyhands.toml"), false), |path| (path, true));
-        let stamp = Stamp::of(path);
-        let text = match std::fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(error) if !required && error.kind() == std::io::ErrorKind::NotFound => String::new(),
-            Err(source) => return Err(ConfigError::Unreadable { path: path.to_owned(), source }),
-        };
         let environment = environment()?;
+        let own_data = data_of_person(data, &environment);
+        let (path, chosen) = match file {
+            Some(path) => (path, Chosen::ByPerson),
+            None => (Path::new(DEFAULT_FILE), Chosen::ByFolder),
+        };
+        let (file, text) = FileRead::open(path, chosen, own_data.as_ref().cloned().unwrap_or_default())?;
         let mut config = Self::parse(&text, path, environment.iter().cloned())?;
-        let path = std::path::absolute(path).unwrap_or(path.to_owned());
-        config.file = FileRead { path, stamp, others: reload::others(&text) };
-        if let Some(data) = data {
-            data.clone_into(&mut config.data);
-        } else if config.data.as_os_str().is_empty() {
-            config.data = default_data()?;
+        let unasked = file.unasked(&text);
+        if unasked.is_some() {
+            config = Self::parse("", path, environment.iter().cloned())?;
+        }
+        config.file = file;
+        if config.data.as_os_str().is_empty() || data.is_some() {
+            config.data = own_data?;
         }
         // Absolute, because sandboxes are set up from other folders.
         config.data = std::path::absolute(from_home(&config.data)).unwrap_or(config.data);
         let unknown = environment.into_iter().map(|(name, _)| name).filter(|name| setting_of(name).is_none());
-        Ok(Loaded { config, unknown: unknown.collect() })
+        Ok(Loaded { config, unknown: unknown.collect(), unasked })
+    }
+
+    /// What a person is asked of all that a file says, and of what reaches beyond the gateway, if anything does.
+    pub fn questions(file: Option<&Path>, data: Option<&Path>) -> Result<Vec<Question>, ConfigError> {
+        let environment = environment()?;
+        let data = data_of_person(data, &environment)?;
+        let path = std::path::absolute(file.unwrap_or(Path::new(DEFAULT_FILE))).unwrap_or_default();
+        let text = trust::read(&path)?;
+        Self::parse(&text, &path, environment)?;
+        let questions = [About::Whole, About::Reach].map(|about| Question::new(&path, &text, &data, about));
+        Ok(questions.into_iter().flatten().collect())
     }
 
     /// The configuration that `text` and `environment` make together. The data directory stays empty when neither
@@ -402,6 +372,19 @@ impl Default for Config {
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
 pub fn variable(name: &str) -> Option<SecretString> {
     std::env::var(name).ok().filter(|value| !value.is_empty()).map(Into::into)
+}
+
+/// The data directory as a person chose it, on the command line or in the environment, or the default: what a file says of
+/// it is not asked here.
+fn data_of_person(told: Option<&Path>, environment: &[(String, String)]) -> Result<PathBuf, ConfigError> {
+    let name = environment_name("data");
+    let of_environment = environment.iter().find(|(known, value)| *known == name && !value.is_empty());
+    let data = match (told, of_environment) {
+        (Some(data), _) => data.to_owned(),
+        (None, Some((_, data))) => PathBuf::from(data.trim()),
+        (None, None) => default_data()?,
+    };
+    Ok(std::path::absolute(from_home(&data)).unwrap_or(data))
 }
 
 /// What of the environment is meant for us.

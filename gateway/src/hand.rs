@@ -10,6 +10,7 @@ mod sandbox;
 mod setting;
 mod source;
 mod ssh;
+mod trail;
 mod vm;
 
 use std::fmt;
@@ -30,6 +31,7 @@ pub use sandbox::{BadMount, Network, SandboxSettings, split_mount};
 pub use setting::{BadSetting, Ground};
 pub use source::{Source, Variables};
 pub use ssh::SshSettings;
+pub use trail::{Step, Trail};
 pub use vm::{Acceleration, VmSettings};
 
 /// Longest name of a hand, in characters.

@@ -12,10 +12,10 @@ mod own;
 mod reload;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use hands::Spool;
+use hands::{Hand, Spool};
 use hands::android::Android;
 use hands::container::Container;
 use hands::emulator::Emulator;
@@ -31,7 +31,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::access::token::{TokenError, Tokens};
 use crate::calls::Calls;
-use crate::config::{Config, variable};
+use crate::config::{Config, Question, variable};
 use crate::database::{self, Database, DatabaseConfig, DatabaseError, SQLITE_FILE};
 use crate::hand::{Ground, HandConfig};
 use crate::harness::{self, Harness};
@@ -96,6 +96,8 @@ pub struct Gateway {
     pub hung_up: CancellationToken,
     /// Has the configuration file read again.
     pub reread: Notify,
+    /// What the configuration file says now and a person has to be asked before.
+    unasked: Mutex<Option<Question>>,
     nodes: Arc<Nodes>,
     database: Database,
     /// Fires when running calls have had their time.
@@ -223,6 +225,7 @@ impl Gateway {
             requests: TaskTracker::new(),
             hung_up: CancellationToken::new(),
             reread: Notify::new(),
+            unasked: Mutex::default(),
             nodes,
             database,
             hurry,
@@ -247,6 +250,15 @@ impl Gateway {
         self.tasks.spawn(reload::follow(self.clone()));
         self.tasks.spawn(reload::follow_others(self.clone()));
         Ok(())
+    }
+
+    /// What the configuration file says now and a person has to be asked before it applies.
+    pub fn unasked(&self) -> Option<Question> {
+        self.unasked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn waits_for(&self, question: Option<Question>) {
+        *self.unasked.lock().unwrap_or_else(PoisonError::into_inner) = question;
     }
 
     /// Where HTTP is served, when it is.
@@ -438,7 +450,7 @@ pub fn ground(config: &Config) -> Ground {
 fn maker(ground: Ground, config: &Config) -> Maker {
     let free_disk = config.limits.free_disk();
     Box::new(move |making: &Making<'_>| {
-        Ok(match making.config {
+        let hand: Arc<dyn Hand> = match making.config {
             HandConfig::Sandbox(settings) => {
                 let mut config = settings.resolve(&ground)?;
                 config.limits.free_disk = free_disk;
@@ -453,7 +465,8 @@ fn maker(ground: Ground, config: &Config) -> Maker {
             HandConfig::Android(settings) => Arc::new(Android::new(settings.resolve()?)),
             HandConfig::Emulator(settings) => Arc::new(Emulator::new(settings.resolve(&ground)?)),
             HandConfig::Vm(settings) => Arc::new(Vm::new(settings.resolve(&ground)?)),
-        })
+        };
+        Ok(hand)
     })
 }
 

@@ -7,19 +7,22 @@ use hands::sandbox::{Finding, SandboxConfig, State, inspect};
 use secrecy::ExposeSecret as _;
 use serde_json::json;
 
+use super::control::{Found, answering};
 use super::terminal::{self, note, say};
 use super::{Output, Setting};
 use crate::brain::{BrainSetting, Reach};
-use crate::config::{Config, variable};
+use crate::config::{Config, Question, variable};
 use crate::hand::{Ground, HandConfig, HandName};
 use crate::serve;
 
-pub(super) async fn run(setting: &Setting) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(setting: &Setting, unasked: Option<&Question>) -> anyhow::Result<ExitCode> {
     let mut config = SandboxConfig::new(std::env::current_exe()?);
     config.limits.free_disk = setting.config.limits.free_disk();
     let mut lines: Vec<Line> =
         inspect(&config, there(&setting.config.data)).into_iter().map(Line::of).collect();
     lines.extend(database(&setting.config));
+    lines.extend(unasked.map(waits));
+    lines.extend(gateway_waits(&setting.config.data).await);
     lines.extend(brain(&setting.config.brain));
     let ground = serve::ground(&setting.config);
     for (name, hand) in &setting.config.hands {
@@ -36,6 +39,28 @@ pub(super) async fn run(setting: &Setting) -> anyhow::Result<ExitCode> {
     }
     let missing = lines.iter().any(|line| line.state == State::Missing);
     Ok(if missing { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// A configuration in the current folder that was not read.
+fn waits(question: &Question) -> Line {
+    Line {
+        subject: "configuration".to_owned(),
+        state: State::Missing,
+        found: format!(
+            "{} says what needs your yes ({}), and is not read",
+            question.file.display(),
+            question.settings()
+        ),
+        remedy: Some(format!("look at it and type `{}`, or name it with --config", question.command())),
+    }
+}
+
+/// What the running gateway's configuration says now and a person has to be asked before.
+async fn gateway_waits(data: &Path) -> Option<Line> {
+    let Ok(Some(Found::There { about, .. })) = answering(data).await else { return None };
+    let found = about["waits"].as_str()?.to_owned();
+    let subject = "the running gateway's configuration".to_owned();
+    Some(Line { subject, state: State::Missing, found, remedy: None })
 }
 
 /// One thing that was looked at.

@@ -13,7 +13,7 @@ use http::{Method, Response};
 use serde_json::{Map, Value, json};
 
 use super::control::{Lines, Owner, Stay, encoded, with_owner};
-use super::terminal::{Meanwhile, json as say_json, say, say_lines, tell};
+use super::terminal::{Meanwhile, json as say_json, note, say, say_lines, tell};
 use super::{Output, Setting, copy};
 use crate::session::SessionRef;
 
@@ -122,6 +122,9 @@ async fn ask(owner: &mut Owner, setting: &Setting, command: Command) -> anyhow::
             match setting.output {
                 Output::Json => say_json(hands)?,
                 Output::Text => hands.as_array().into_iter().flatten().try_for_each(shown::line)?,
+            }
+            if let Some(waits) = owner.ask(Method::GET, "/about", None).await?["waits"].as_str() {
+                note(format_args!("manyhands: {waits}"));
             }
         }
         Command::Show { name } => {

@@ -7,6 +7,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::ConfigError;
 use crate::hand::{HandConfig, HandName};
+use crate::text::{Layout, escaped};
 
 /// An error of the file, with its line and without its text: that may hold a password.
 pub(super) fn in_file(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
@@ -63,6 +64,7 @@ pub(super) fn line_of_hand(text: &str, name: &HandName) -> Option<usize> {
 
 pub(super) fn one_line(error: &toml::de::Error) -> String {
     let message = error.message().lines().collect::<Vec<_>>().join("; ");
+    let message = escaped(&message, Layout::Line);
     // Rust's words for it mean nothing to a person.
     message
         .replace("expected usize", "expected a whole number")

@@ -31,6 +31,7 @@ use tokio_util::task::TaskTracker;
 
 use super::connections::{self, Bounds};
 use super::Gateway;
+use crate::config::ConfigError;
 use crate::error::{self, Faced};
 use peer::Stranger;
 
@@ -61,6 +62,7 @@ async fn about(State(gateway): State<Arc<Gateway>>) -> axum::Json<Value> {
         "pid": std::process::id(),
         "version": env!("CARGO_PKG_VERSION"),
         "listen": gateway.address(),
+        "waits": gateway.unasked().map(|question| ConfigError::NeedsYes(Box::new(question)).to_string()),
     }))
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::Gateway;
-use crate::config::{FileRead, Reread, Stamp};
+use crate::config::{ConfigError, FileRead, Reread, Stamp};
 
 /// How often the file is looked at. What it says applies when two looks saw the same: a file that is just being written
 /// is left alone.
@@ -23,6 +23,9 @@ pub(super) async fn follow(gateway: Arc<Gateway>) {
     if file.path.as_os_str().is_empty() {
         return;
     }
+    if file.in_use().is_none() {
+        return ignore(&gateway, &file).await;
+    }
     let mut ticks = tokio::time::interval(LOOK_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut last = file.stamp;
@@ -37,9 +40,32 @@ pub(super) async fn follow(gateway: Arc<Gateway>) {
         let now = tokio::task::spawn_blocking(move || Stamp::of(&path)).await.unwrap_or_default();
         let settled = now == last;
         last = now;
-        if told || (settled && now != file.stamp) {
+        let allowed = gateway.unasked().is_some_and(|question| question.is_allowed());
+        if told || allowed || (settled && now != file.stamp) {
             file.stamp = now;
             apply(&gateway, &mut file).await;
+        }
+    }
+}
+
+/// Says once that a file came up that was not there at the start. Whoever put it there, an agent in a folder that is
+/// mounted or a person, it takes a start that a person makes.
+async fn ignore(gateway: &Arc<Gateway>, file: &FileRead) {
+    let mut ticks = tokio::time::interval(LOOK_EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = gateway.closing.cancelled() => return,
+        }
+        let path = file.path.clone();
+        let there = tokio::task::spawn_blocking(move || Stamp::of(&path)).await.unwrap_or_default();
+        if there.is_some() {
+            tracing::warn!(
+                file = %file.path.display(),
+                "a configuration came up that was not there at the start: it is read when the gateway is started again"
+            );
+            return;
         }
     }
 }
@@ -87,7 +113,12 @@ async fn catch_up(gateway: &Arc<Gateway>) -> Caught {
 }
 
 async fn apply(gateway: &Arc<Gateway>, file: &mut FileRead) {
-    let Reread { hands, later } = match file.again() {
+    let read = file.again();
+    gateway.waits_for(match &read {
+        Err(ConfigError::NeedsYes(question)) => Some((**question).clone()),
+        _ => None,
+    });
+    let Reread { hands, later } = match read {
         Ok(read) => read,
         Err(error) => {
             tracing::error!(error = %error, "the configuration is left as it was");

@@ -1,6 +1,8 @@
 //! A configuration file that an agent, or a stranger, wrote; and the owner's socket, seen from inside a sandbox.
 #![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
 
+mod files;
+mod questions;
 mod socket;
 
 use std::fs;

@@ -77,7 +77,7 @@ async fn servers_of_both_eras_are_used_over_tls() -> Result<()> {
         // Added by hand, the path is as seen from where it was typed.
         let added = command(gateway.data())
             .current_dir(rig.folder.path())
-            .args(["hand", "add", "more", "--url", &url, "--ca", "ca.pem"])
+            .args(["--config", "manyhands.toml", "hand", "add", "more", "--url", &url, "--ca", "ca.pem"])
             .output()?;
         ensure!(added.status.success(), "{added:?}");
         ensure!(shown(&gateway, "more")?["config"]["ca"] == json!(rig.folder.path().join("ca.pem")));

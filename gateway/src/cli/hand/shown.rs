@@ -82,6 +82,7 @@ fn state(hand: &Value) -> String {
         Some("down") => {
             format!("down since {}: {}", text(&hand["down"]["since"]), text(&hand["down"]["why"]))
         }
+        Some("refused") => format!("refused: {}", text(&hand["why"])),
         Some("unseen") => "not seen yet".to_owned(),
         _ => "ok".to_owned(),
     }
