@@ -318,8 +318,9 @@ impl Config {
             return senseless("nodes.dead_after_ms", &message);
         }
         // Nothing need be kept free.
-        let Limits { sessions, instances, running_calls, streams, mcp_sessions, body_bytes, connections, .. } =
-            self.limits;
+        let Limits {
+            sessions, instances, running_calls, streams, mcp_sessions, body_bytes, connections, ..
+        } = self.limits;
         let wide = |limit: usize| u64::try_from(limit).unwrap_or(u64::MAX);
         for (setting, limit) in [
             ("limits.sessions", sessions),

@@ -4,6 +4,7 @@ mod android;
 mod canonical;
 mod container;
 mod emulator;
+mod guarded;
 mod mcp;
 mod permission;
 mod sandbox;
@@ -25,6 +26,7 @@ pub use android::AndroidSettings;
 pub use canonical::PlantedLink;
 pub use container::{ContainerSettings, RootAccess, ShellProgram, TlsSettings, WorkspacePlace};
 pub use emulator::EmulatorSettings;
+pub use guarded::{Guard, Guarded};
 pub use mcp::{BadServer, McpSettings, Protocol, Share};
 pub use permission::{Permission, Permissions};
 pub use sandbox::{BadMount, Network, SandboxSettings, split_mount};
@@ -131,9 +133,27 @@ pub enum BadHand {
          keep it elsewhere", .0.display()
     )]
     Image(PathBuf),
+    /// An agent could change what it relies on.
+    #[error(
+        "it relies on {}, where the hand {hand} may write, so that an agent could change it: keep it elsewhere",
+        file.display()
+    )]
+    Reachable {
+        /// What it relies on.
+        file: PathBuf,
+        /// Whose agent could.
+        hand: HandName,
+    },
     /// A permission is for a tool that is not there.
     #[error("permission names {0:?}, and the hand has no such tool: `manyhands hand show` lists them")]
     NoTool(String),
+}
+
+impl BadHand {
+    /// Whether its settings make sense, and an agent would get hold of this machine by them.
+    pub fn is_guarded(&self) -> bool {
+        matches!(self, Self::Mount(BadMount::Guarded { .. }) | Self::Reachable { .. })
+    }
 }
 
 impl HandConfig {
@@ -291,6 +311,35 @@ impl HandConfig {
     /// begun for, and may say so to others: nobody can take that along.
     pub fn movable(&self) -> bool {
         !matches!(self, Self::Mcp(_))
+    }
+
+    /// The files of this machine that its settings name, and that the gateway runs, sends or believes for it.
+    pub fn relies_on(&self) -> Vec<PathBuf> {
+        let named: Vec<Option<&PathBuf>> = match self {
+            Self::Sandbox(_) | Self::Android(_) => Vec::new(),
+            Self::Mcp(settings) => return settings.relies_on(),
+            Self::Container(settings) => match &settings.tls {
+                Some(TlsSettings { ca, certificate, key }) => {
+                    vec![settings.rootfs.as_ref(), Some(ca), Some(certificate), Some(key)]
+                }
+                None => vec![settings.rootfs.as_ref()],
+            },
+            Self::Ssh(settings) => {
+                let passphrase = settings.passphrase.as_ref().and_then(Source::file);
+                vec![
+                    settings.key.as_ref(),
+                    settings.agent.as_ref(),
+                    settings.known_hosts.as_ref(),
+                    passphrase,
+                ]
+            }
+            Self::Emulator(settings) => vec![Some(&settings.rom)],
+            Self::Vm(VmSettings { kernel, initrd, image, qemu, qemu_img, .. }) => {
+                vec![Some(kernel), Some(initrd), image.as_ref(), Some(qemu), Some(qemu_img)]
+            }
+        };
+        // A bare name of a program is searched in the gateway's PATH.
+        named.into_iter().flatten().filter(|path| path.is_absolute()).cloned().collect()
     }
 
     /// Whether it has the six tools of a machine with files and a shell.

@@ -7,6 +7,7 @@ mod elsewhere;
 mod keep;
 pub mod names;
 mod offer;
+mod refused;
 mod registered;
 
 use std::collections::BTreeMap;
@@ -25,6 +26,7 @@ use crate::clock;
 use crate::database::{self, Database, DatabaseError};
 use crate::hand::{BadHand, BadHandName, HandConfig, HandName};
 use elsewhere::Stored;
+pub use elsewhere::added;
 pub use registered::Registered;
 
 /// Where a hand was registered.
@@ -161,15 +163,12 @@ impl Registry {
         let added: Vec<HandConfig> = stored.iter().filter_map(Stored::config).collect();
         let writable: Vec<PathBuf> = file.values().chain(&added).flat_map(HandConfig::writable).collect();
         for (name, config) in file {
-            let config = match canonical(name, config, &writable) {
-                Ok(config) => config,
-                // A brain must not keep the gateway from starting.
-                Err(error) => {
-                    tracing::error!(hand.name = %name, error = %error, "a hand is left out");
-                    continue;
-                }
+            let made = match canonical(name, config, &writable) {
+                Ok(config) => registry.make_or_refuse(name, &config, Origin::File).await?,
+                // An agent that made a link must not keep the gateway from starting.
+                Err(error) => refused(name, config, Origin::File, &error),
             };
-            registry.put(registry.make(name, &config, Origin::File).await?)?;
+            registry.put(made)?;
         }
         for stored in stored {
             match registry.put_stored(&stored, None).await {
@@ -234,7 +233,9 @@ impl Registry {
             HandConfig::Mcp(settings) => settings.url.is_none(),
             _ => true,
         };
-        let of_kind = |hand: &&Arc<Registered>| hand.config.kind() == kind && leaves_processes(hand);
+        let of_kind = |hand: &&Arc<Registered>| {
+            hand.config.kind() == kind && hand.refused.is_none() && leaves_processes(hand)
+        };
         let known = self.list();
         let same = known.iter().filter(of_kind).find(|hand| hand.name.as_str() == name);
         if let Some(known) = same.or_else(|| known.iter().find(of_kind).filter(|hand| hand.config.is_here()))
@@ -351,10 +352,11 @@ impl Registry {
         let known = self.hands().get(name).cloned();
         match &known {
             Some(known) if known.origin == Origin::Added => return Err(RegistryError::Twice(name.clone())),
-            Some(known) if known.config == *config => return Ok(None),
+            // One that was refused may be another matter by now: what was in its way is elsewhere.
+            Some(known) if known.config == *config && known.refused.is_none() => return Ok(None),
             _ => {}
         }
-        let made = self.make(name, config, Origin::File).await?;
+        let made = self.make_or_refuse(name, config, Origin::File).await?;
         self.put_over(made, known.as_ref())?;
         let did = if known.is_some() { "is set up anew" } else { "is added" };
         tracing::info!(hand.name = %name, config = %config.shown(), "a hand {did} as manyhands.toml says");
@@ -364,6 +366,22 @@ impl Registry {
     /// Fires whenever the set of hands has changed, or what one of them offers.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
+    }
+
+    /// The same for a hand that is there already: one that would give an agent what decides over the gateway is there and
+    /// says so, and the others are as they were.
+    async fn make_or_refuse(
+        &self,
+        name: &HandName,
+        config: &HandConfig,
+        origin: Origin,
+    ) -> Result<Registered, RegistryError> {
+        match self.make(name, config, origin).await {
+            Err(RegistryError::Senseless { source, .. }) if source.is_guarded() => {
+                Ok(refused(name, config, origin, &source))
+            }
+            made => made,
+        }
     }
 
     async fn make(
@@ -376,6 +394,7 @@ impl Registry {
         let kept = keep::load(&self.database, name, config).await?;
         let making = Making { name, config, known: kept.catalogue };
         let hand = (self.maker)(&making).map_err(|source| senseless(name, source))?;
+        self.check_others(name, config).map_err(|source| senseless(name, source))?;
         let tools = match hand.mcp() {
             Some(_) => Vec::new(),
             None => {
@@ -468,6 +487,12 @@ fn canonical(
     let mut config = config.clone();
     config.make_canonical(writable).map_err(|source| senseless(name, source))?;
     Ok(config)
+}
+
+/// A hand that listings show with the reason why it can't be used.
+fn refused(name: &HandName, config: &HandConfig, origin: Origin, why: &dyn std::error::Error) -> Registered {
+    tracing::error!(hand.name = %name, error = %why, "a hand is refused");
+    Registered::refused(name.clone(), config.clone(), origin, why.to_string())
 }
 
 fn senseless(name: &HandName, source: impl Into<BadHand>) -> RegistryError {

@@ -7,7 +7,9 @@ mod background;
 mod brains;
 mod connections;
 pub mod control;
+mod guard;
 mod http;
+mod making;
 mod own;
 mod reload;
 
@@ -15,14 +17,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use hands::{Hand, Spool};
-use hands::android::Android;
-use hands::container::Container;
-use hands::emulator::Emulator;
-use hands::sandbox::Sandbox;
-use hands::ssh::Ssh;
-use hands::upstream::Upstream;
-use hands::vm::Vm;
+use hands::Spool;
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, OnceCell};
@@ -31,20 +26,22 @@ use tokio_util::task::TaskTracker;
 
 use crate::access::token::{TokenError, Tokens};
 use crate::calls::Calls;
-use crate::config::{Config, Question, variable};
+use crate::config::{Config, Question};
 use crate::database::{self, Database, DatabaseConfig, DatabaseError, SQLITE_FILE};
-use crate::hand::{Ground, HandConfig};
+use crate::hand::HandName;
 use crate::harness::{self, Harness};
 use crate::leases::node::{Me, Nodes};
 use crate::leases::{LeaseError, Leases};
 use crate::mcp::Bridge;
 use crate::mcp::wire::host_origin::NotAPlace;
-use crate::registry::{Maker, Making, Registry, RegistryError};
+use crate::registry::{Maker, Registry, RegistryError};
 use crate::seal::Sealer;
 use crate::session::{SessionId, SessionLimits, Sessions};
+use crate::text::{Layout, escaped};
 
-use connections::Bounds;
 pub use crate::harness::Scope;
+use connections::Bounds;
+pub use making::ground;
 pub(crate) use own::{LOOK_EVERY, PASSING};
 pub use own::{OwnError, SOCKET_FILE, TOKEN_FILE, read_token};
 
@@ -146,12 +143,24 @@ pub enum ServeError {
     /// A configured host or origin is none.
     #[error("allowed_hosts or allowed_origins: {0}")]
     NotAPlace(#[from] NotAPlace),
+    /// An agent may have written the configuration, which nobody named.
+    #[error(
+        "{} lies where the hand {hand} may write, so it is not read without your yes: look at it and type `{}`, or name it \
+         with --config",
+        escaped(&question.file.display().to_string(), Layout::Line), question.command()
+    )]
+    AgentsFile {
+        /// What a person is to be asked.
+        question: Box<Question>,
+        /// Who may have written it.
+        hand: HandName,
+    },
 }
 
 impl Gateway {
     /// Takes the data directory, opens the database, and clears what earlier starts left.
     pub async fn open(config: Config) -> Result<Arc<Self>, ServeError> {
-        let maker = maker(ground(&config), &config);
+        let maker = making::maker(&config);
         Self::open_with(config, maker).await
     }
 
@@ -183,6 +192,9 @@ impl Gateway {
         config: Config,
         maker: Maker,
     ) -> Result<Arc<Self>, ServeError> {
+        if let Some((question, hand)) = guard::written_by_an_agent(&config, &database).await? {
+            return Err(ServeError::AgentsFile { question: Box::new(question), hand });
+        }
         let (home, host) = (own.home().to_owned(), own::host());
         let me = Me::new(&home);
         let nodes = Nodes::join(database.clone(), me.clone(), home, host, config.nodes.dead_after()).await?;
@@ -361,7 +373,7 @@ pub struct Server {
 impl Server {
     /// Binds first, so that a second gateway on the port says so before it touches anything.
     pub async fn bind(config: Config, auth: Auth) -> Result<Self, ServeError> {
-        let maker = maker(ground(&config), &config);
+        let maker = making::maker(&config);
         Self::bind_with(config, auth, maker).await
     }
 
@@ -433,41 +445,6 @@ impl Server {
         gateway.shutdown().await;
         Ok(())
     }
-}
-
-/// What hands are made of beside their settings.
-pub fn ground(config: &Config) -> Ground {
-    Ground {
-        // As it runs, not what lies at its path by now: that may be a folder that a brain writes to.
-        program: "/proc/self/exe".into(),
-        data: config.data.clone(),
-        hidden: vec![config.data.clone(), config.file.path.clone()],
-        variables: variable,
-    }
-}
-
-/// Builds hands by their configuration.
-fn maker(ground: Ground, config: &Config) -> Maker {
-    let free_disk = config.limits.free_disk();
-    Box::new(move |making: &Making<'_>| {
-        let hand: Arc<dyn Hand> = match making.config {
-            HandConfig::Sandbox(settings) => {
-                let mut config = settings.resolve(&ground)?;
-                config.limits.free_disk = free_disk;
-                Arc::new(Sandbox::new(config))
-            }
-            HandConfig::Mcp(settings) => {
-                let config = settings.resolve(making.name, variable)?;
-                Arc::new(Upstream::new(config, making.known.clone()))
-            }
-            HandConfig::Container(settings) => Arc::new(Container::new(settings.resolve(&ground)?)),
-            HandConfig::Ssh(settings) => Arc::new(Ssh::new(settings.resolve(&ground)?)),
-            HandConfig::Android(settings) => Arc::new(Android::new(settings.resolve()?)),
-            HandConfig::Emulator(settings) => Arc::new(Emulator::new(settings.resolve(&ground)?)),
-            HandConfig::Vm(settings) => Arc::new(Vm::new(settings.resolve(&ground)?)),
-        };
-        Ok(hand)
-    })
 }
 
 /// Whether anything was ever kept where this configuration keeps it. A database at a URL speaks for itself; so does a

@@ -322,7 +322,8 @@ impl McpSettings {
     /// Where its program is, as found in `path`, a list as shells have it; its URL. Else why it can't be used, and what to
     /// do. Touches no server.
     pub fn find(&self, path: &str) -> Result<String, (String, String)> {
-        for source in self.env.values().chain(self.headers.values()).filter(|source| source.is_file()) {
+        for source in self.env.values().chain(self.headers.values()).filter(|source| source.file().is_some())
+        {
             source.read(|_| None).map_err(|why| (why, "see to that file".to_owned()))?;
         }
         let Some(program) = self.command.first() else {
@@ -335,6 +336,13 @@ impl McpSettings {
         found.map(|place| place.display().to_string()).ok_or_else(|| {
             (format!("there is no program {program}"), "install it, or write its whole path".to_owned())
         })
+    }
+
+    /// Its program where that is a path, whom it believes, and the files of its values.
+    pub(super) fn relies_on(&self) -> Vec<PathBuf> {
+        let program = self.command.first().map(PathBuf::from).filter(|program| program.is_absolute());
+        let values = self.env.values().chain(self.headers.values()).filter_map(Source::file).cloned();
+        program.into_iter().chain(self.ca.clone()).chain(values).collect()
     }
 
     /// Makes relative paths absolute, as seen from `folder`; `home` is `~`.

@@ -6,6 +6,7 @@ use hands::sandbox::{Access, Mount, SandboxConfig};
 use serde::{Deserialize, Serialize};
 
 use super::canonical::{PlantedLink, canonical};
+use super::guarded::Guard;
 use super::permission::Permissions;
 use super::setting::Ground;
 
@@ -58,6 +59,20 @@ pub enum BadMount {
     /// A socket that no mount shows.
     #[error("{} of sockets is in no mount: name a socket, or a folder with sockets, by its path in the sandbox", .0.display())]
     Socket(PathBuf),
+    /// An agent could change what decides over the gateway.
+    #[error(
+        "{} can't be mounted to be written to: an agent could change {} there, {}, and so have anything run on this \
+         machine; mount another folder, mount it :ro, or {}",
+        host.display(), guard.name(), place.display(), guard.way_out()
+    )]
+    Guarded {
+        /// What was to be mounted.
+        host: PathBuf,
+        /// What it holds.
+        guard: Guard,
+        /// Where that is.
+        place: PathBuf,
+    },
 }
 
 impl SandboxSettings {

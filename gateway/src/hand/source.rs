@@ -95,8 +95,12 @@ impl Source {
         place && prefix.chars().count() <= PREFIX_MAX && prefix.chars().all(bare)
     }
 
-    pub(super) fn is_file(&self) -> bool {
-        matches!(self, Self::File { .. })
+    /// The file that it is read from, if it is.
+    pub(super) fn file(&self) -> Option<&PathBuf> {
+        match self {
+            Self::File { file, .. } => Some(file),
+            Self::Plain(_) | Self::Variable { .. } => None,
+        }
     }
 
     /// Where it comes from, for a sentence.

@@ -6,8 +6,8 @@ use sqlx::Row as _;
 
 use super::registered::Registered;
 use super::{Origin, Registry, RegistryError, keep};
-use crate::database::{self, DatabaseError, Subscription};
-use crate::hand::HandConfig;
+use crate::database::{self, Database, DatabaseError, Subscription};
+use crate::hand::{HandConfig, HandName};
 
 /// What the signal is called that hands were added or removed.
 pub(super) const TOPIC: &str = "hands";
@@ -24,6 +24,24 @@ impl Stored {
     pub(super) fn config(&self) -> Option<HandConfig> {
         serde_json::from_str(&self.config).ok()
     }
+}
+
+/// The hands that were added, by name, as the database has them. One that can't be read is left out.
+pub async fn added(database: &Database) -> Result<Vec<(HandName, HandConfig)>, DatabaseError> {
+    let read = |stored: Stored| Some((stored.name.parse().ok()?, stored.config()?));
+    Ok(stored(database).await?.into_iter().filter_map(read).collect())
+}
+
+/// All that the database has.
+async fn stored(database: &Database) -> Result<Vec<Stored>, DatabaseError> {
+    let rows = sqlx::query("select name, config, created_at from hand order by name")
+        .fetch_all(database.reader())
+        .await?;
+    let stored = rows.iter().map(|row| {
+        let text = |column| row.try_get::<String, _>(column);
+        Ok(Stored { name: text("name")?, config: text("config")?, added_at: text("created_at")? })
+    });
+    stored.collect()
 }
 
 impl Registry {
@@ -73,14 +91,7 @@ impl Registry {
 
     /// All that the database has.
     pub(super) async fn stored(&self) -> Result<Vec<Stored>, DatabaseError> {
-        let rows = sqlx::query("select name, config, created_at from hand order by name")
-            .fetch_all(self.database.reader())
-            .await?;
-        let stored = rows.iter().map(|row| {
-            let text = |column| row.try_get::<String, _>(column);
-            Ok(Stored { name: text("name")?, config: text("config")?, added_at: text("created_at")? })
-        });
-        stored.collect()
+        stored(&self.database).await
     }
 
     /// Has it, in the place of `known`.
@@ -91,7 +102,7 @@ impl Registry {
     ) -> Result<Arc<Registered>, RegistryError> {
         // Its paths are those that were seen when it was added: no link is followed again.
         let config = stored.config().ok_or_else(|| RegistryError::Corrupt(stored.name.clone()))?;
-        let mut made = self.make(&stored.name.parse()?, &config, Origin::Added).await?;
+        let mut made = self.make_or_refuse(&stored.name.parse()?, &config, Origin::Added).await?;
         made.added_at.clone_from(&stored.added_at);
         self.put_over(made, known)
     }

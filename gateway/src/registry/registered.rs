@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::Origin;
 use super::names;
 use super::offer::Offer;
+use super::refused::Refused;
 use crate::hand::{HandConfig, HandName, Logged};
 
 /// Changes of definitions that are remembered of one hand.
@@ -31,6 +32,8 @@ pub struct Registered {
     pub(super) added_at: String,
     /// What executes.
     pub hand: Arc<dyn Hand>,
+    /// Why it can't be used as it is set up, and what to do.
+    pub refused: Option<String>,
     /// Fires when it is registered no more.
     pub(super) gone: CancellationToken,
     /// What it offers. An MCP server's is made anew whenever its catalogue is another one.
@@ -55,10 +58,17 @@ impl Registered {
             origin,
             added_at: String::new(),
             hand,
+            refused: None,
             gone: CancellationToken::new(),
             offer,
             changes: Mutex::default(),
         }
+    }
+
+    /// A hand that is there and does nothing but say why.
+    pub(super) fn refused(name: HandName, config: HandConfig, origin: Origin, why: String) -> Self {
+        let hand = Arc::new(Refused { why: why.clone() });
+        Self { refused: Some(why), ..Self::new(name, config, origin, hand, Vec::new()) }
     }
 
     /// Its tools that clients can call, in order of their names. An MCP server's change while it is registered.
@@ -110,7 +120,7 @@ impl Registered {
             "name": self.name,
             "kind": self.config.kind(),
             "origin": self.origin,
-            "state": "ok",
+            "state": if self.refused.is_some() { "refused" } else { "ok" },
             "config": self.config.shown(),
             "about": self.hand.about(),
             "capabilities": self.capabilities(),
@@ -118,6 +128,9 @@ impl Registered {
         });
         if let Some(catalogue) = self.catalogue() {
             self.describe_server(&catalogue, &mut described);
+        }
+        if let Some(why) = &self.refused {
+            described["why"] = json!(why);
         }
         if self.config.logged() == Logged::No {
             described["note"] = NOT_LOGGED.into();

@@ -29,8 +29,8 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use super::connections::{self, Bounds};
 use super::Gateway;
+use super::connections::{self, Bounds};
 use crate::config::ConfigError;
 use crate::error::{self, Faced};
 use peer::Stranger;
@@ -88,7 +88,12 @@ impl connections::Listener for OwnerOnly {
         loop {
             let (stream, _) = self.listener.accept().await?;
             let Err(stranger) = peer::check(&stream) else { return Ok(stream) };
-            tracing::warn!(why = %stranger, "somebody was turned away from the owner's socket");
+            match &stranger {
+                Stranger::User(uid) => {
+                    tracing::warn!(peer.uid = uid, "another user was turned away from the owner's socket");
+                }
+                other => tracing::warn!(why = %other, "a process was turned away from the owner's socket"),
+            }
             if let (Stranger::Elsewhere(_), Ok(one)) = (stranger, self.told.clone().try_acquire_owned()) {
                 self.tasks.spawn(async move {
                     let _ = timeout(TELLING_MAX, tell(stream)).await;
@@ -107,7 +112,7 @@ async fn tell(mut stream: UnixStream) -> std::io::Result<()> {
         body.len()
     );
     // Its question first: an answer to none is an error to whoever asks.
-    stream.read(&mut [0; 1024]).await?;
+    let _question = stream.read(&mut [0; 1024]).await?;
     stream.write_all((head + &body).as_bytes()).await?;
     stream.shutdown().await?;
     while stream.read(&mut [0; 1024]).await? > 0 {}

@@ -24,7 +24,9 @@ use tokio_util::task::TaskTracker;
 
 use super::engine::{Engine, Lack, root, status, why_gone};
 use super::keeper::{self, Keeper};
-use super::{ContainerConfig, Network, Root, Shared, ShellName, Workspace, filter, image, place, volume, window};
+use super::{
+    ContainerConfig, Network, Root, Shared, ShellName, Workspace, filter, image, place, volume, window,
+};
 use crate::instances::Living;
 use crate::posix::{Ended, Report};
 use crate::sandbox::watch::{SetId, Watch};

@@ -2,8 +2,10 @@
 #![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
 
 mod files;
+mod mounts;
 mod questions;
 mod socket;
+mod unprivileged;
 
 use std::fs;
 use std::io::Write as _;

@@ -1,3 +1,7 @@
+//! Each bound with a short time of its own.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use axum::routing::{get, post};
 use futures_util::StreamExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -6,7 +10,7 @@ use tokio::time::{sleep, timeout};
 use super::*;
 
 /// Longer than anything here takes.
-const HANGS: Duration = Duration::from_secs(60);
+const HANGS: Duration = Duration::from_mins(1);
 /// Shorter than a sweep: what may take only so long is closed by the next one.
 const SHORT: Duration = Duration::from_millis(200);
 /// Longer than a sweep and what it looks for.
@@ -69,7 +73,11 @@ async fn a_connection_without_a_request_is_closed_after_a_time() {
     let mut second = send(address, &format!("{GET}GET /")).await;
     assert!(timeout(HANGS, second.read_u8()).await.is_ok());
     second.write_all(b"second").await.unwrap();
-    assert_eq!(rest(&mut second).await.matches("HTTP/1.1").count(), 0, "one answer, whose first byte is read");
+    assert_eq!(
+        rest(&mut second).await.matches("HTTP/1.1").count(),
+        0,
+        "one answer, whose first byte is read"
+    );
 }
 
 #[tokio::test]
@@ -82,7 +90,8 @@ async fn a_request_that_is_being_answered_is_left_alone() {
 
 #[tokio::test]
 async fn a_body_that_pauses_is_given_up_and_one_that_comes_slowly_is_read() {
-    let router = Router::new().route("/", post(|body: bytes::Bytes| async move { format!("{} bytes", body.len()) }));
+    let router =
+        Router::new().route("/", post(|body: bytes::Bytes| async move { format!("{} bytes", body.len()) }));
     let (address, ..) = start(router, Bounds { body: Duration::from_millis(1_500), ..bounds() }).await;
     let head = "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 8\r\nconnection: close\r\n\r\n";
     let mut pauses = send(address, &format!("{head}1234")).await;
@@ -153,8 +162,6 @@ async fn at_the_cap_the_longest_silent_makes_room_and_no_running_request_does() 
 
 /// A listener without descriptors, until there are some.
 struct Starved(TcpListener, Arc<AtomicUsize>);
-
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 impl Listener for Starved {
     type Socket = TcpStream;

@@ -83,6 +83,9 @@ async fn call(
     Json(called): Json<Called>,
 ) -> Result<Response, Refusal> {
     let hand = gateway.registry.get(&hand)?;
+    if let Some(why) = &hand.refused {
+        return Err(Refusal::invalid(format!("the hand {} can't be used: {why}", hand.name)));
+    }
     if let Some(mcp) = hand.hand.mcp().filter(|mcp| mcp.catalogue().version.is_empty()) {
         // Nobody has seen yet what it offers.
         mcp.refresh().await.map_err(|error| Refusal::invalid(error.to_string()))?;

@@ -13,7 +13,7 @@ use tests::gateway::command;
 use tokio::time::timeout;
 
 use super::{HANGS, commands_work};
-use crate::mcp::client::{Client, Era, text};
+use crate::mcp::client::{Client, Era, soon, text};
 
 /// The hands of which each says about 80 kB a second on its standard error, as much as is logged of one.
 const TALKATIVE: [&str; 3] = ["one", "two", "three"];
@@ -37,8 +37,9 @@ impl Process {
         let noise = "line=$(head -c 4000 /dev/zero | tr '\\0' x); while :; do n=0; while [ $n -lt 25 ]; do \
                      printf '%s\\n' \"$line\" >&2; n=$((n+1)); done; sleep 1; done &";
         let script = format!("{noise} exec {} --stdio", fixture::binary().display());
-        let hands = TALKATIVE
-            .map(|name| format!("[hands.{name}]\nkind = \"mcp\"\ncommand = [\"sh\", \"-c\", {}]\n", json!(script)));
+        let hands = TALKATIVE.map(|name| {
+            format!("[hands.{name}]\nkind = \"mcp\"\ncommand = [\"sh\", \"-c\", {}]\n", json!(script))
+        });
         let config = folder.path().join("manyhands.toml");
         std::fs::write(&config, hands.concat())?;
         let mut command = command(&folder.path().join("data"));
@@ -133,6 +134,21 @@ impl Piped {
     }
 }
 
+/// Waits until the gateway knows what its hands offer.
+async fn offered(data: &Path) -> Result<()> {
+    for hand in TALKATIVE {
+        soon(async || {
+            let mut show = tokio::process::Command::from(command(data));
+            show.args(["hand", "show", hand, "--json"]).stdin(Stdio::null()).kill_on_drop(true);
+            let shown = timeout(HANGS, show.output()).await.context("`hand show` hangs")??;
+            let shown: Value = serde_json::from_slice(&shown.stdout).unwrap_or_default();
+            Ok(shown["tools"].as_array().is_some_and(|tools| !tools.is_empty()))
+        })
+        .await?;
+    }
+    Ok(())
+}
+
 /// Each of the talkative hands is called once, which starts it.
 const ECHO: [&str; 3] = ["one__echo", "two__echo", "three__echo"];
 
@@ -140,6 +156,7 @@ const ECHO: [&str; 3] = ["one__echo", "two__echo", "three__echo"];
 async fn a_client_that_never_reads_its_servers_errors_delays_nobody() -> Result<()> {
     let mut process = Process::start(&["stdio"])?;
     let mut client = Piped::of(&mut process)?;
+    offered(&process.data()).await?;
     for tool in ECHO {
         client = client.call(tool, json!({"text": "begun"})).await?.0;
     }
@@ -159,6 +176,7 @@ async fn a_gateway_whose_errors_are_not_read_serves_on() -> Result<()> {
     let url = listening(&mut process).await?;
     let token = std::fs::read_to_string(process.data().join("owner.token"))?;
     let client = Client::at(&format!("{url}/mcp/sessions/demo"), token.trim(), Era::Modern).await?;
+    offered(&process.data()).await?;
     for tool in ECHO {
         client.call(tool, json!({"text": "begun"})).await?;
     }
