@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use android::AndroidSettings;
-pub use canonical::PlantedLink;
+pub use canonical::{PlantedLink, canonical as canonical_path};
 pub use container::{ContainerSettings, RootAccess, ShellProgram, TlsSettings, WorkspacePlace};
 pub use emulator::EmulatorSettings;
 pub use guarded::{Guard, Guarded};

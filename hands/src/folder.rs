@@ -21,6 +21,8 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use crate::canonical;
+
 pub(crate) use self::remove::empty;
 pub use self::remove::remove;
 pub(crate) use self::walk::{Entry, Walk};
@@ -77,6 +79,11 @@ impl Folder {
     /// Opens a folder by a path that a person or this program chose: links in it are followed.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         Ok(Self(open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?))
+    }
+
+    /// Opens a folder by a path that was made canonical before: a link on the way came later, and is an error.
+    pub(crate) fn open_canonical(path: &Path) -> io::Result<Self> {
+        canonical::open(path, OFlags::PATH | OFlags::DIRECTORY).map(Self)
     }
 
     /// A folder beneath it. Fails with [`Errno::LOOP`] or [`Errno::NOTDIR`] where a link is on the way.

@@ -1,4 +1,5 @@
 //! All of it once more as an ordinary user, when the tests run as root.
+#![expect(clippy::unwrap_used, reason = "in a test that is an assertion")]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

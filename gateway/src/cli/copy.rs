@@ -1,7 +1,7 @@
 //! `manyhands hand cp`: files and folders in and out of a hand's `/workspace`.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use axum::body::Body;
@@ -16,6 +16,7 @@ use tokio_util::io::{ReaderStream, SyncIoBridge};
 use super::control::{Owner, encoded, refusal};
 use super::terminal::{self, Meanwhile, note, say};
 use super::{Output, Setting};
+use crate::hand::{HandConfig, canonical_path};
 use crate::serve::control::{ERROR_TRAILER, LEFT_OUT_TRAILER};
 
 /// Bytes between the archive and the socket.
@@ -53,9 +54,13 @@ fn there(text: &str) -> Option<There<'_>> {
 
 pub(super) async fn run(setting: &Setting, owner: &mut Owner, options: &Options) -> anyhow::Result<()> {
     let copied = match (there(&options.source), there(&options.target)) {
-        (None, Some(target)) => copy_in(owner, Path::new(&options.source), &target, &options.session).await?,
+        (None, Some(target)) => {
+            let source = without_links(owner, &options.source).await?;
+            copy_in(owner, &source, &target, &options.session).await?
+        }
         (Some(source), None) => {
-            copy_out(owner, &source, Path::new(&options.target), &options.session).await?
+            let target = without_links(owner, &options.target).await?;
+            copy_out(owner, &source, &target, &options.session).await?
         }
         _ => bail!("one of the two must be HAND:PATH and the other a path of this machine"),
     };
@@ -76,6 +81,20 @@ pub(super) async fn run(setting: &Setting, owner: &mut Owner, options: &Options)
 
 fn path_of(place: &There<'_>, session: &str) -> String {
     format!("/hands/{}/files?session={}&path={}", encoded(place.hand), encoded(session), encoded(place.path))
+}
+
+/// A path that a person typed, with no link on the way to its last name. Links of theirs are followed now and never again;
+/// one in a folder that a hand may write to is an error, for an agent may have made it.
+async fn without_links(owner: &mut Owner, typed: &str) -> anyhow::Result<PathBuf> {
+    let hands = owner.ask(Method::GET, "/hands", None).await?;
+    let hands = hands.as_array().into_iter().flatten();
+    let configs = hands.filter_map(|hand| serde_json::from_value::<HandConfig>(hand["config"].clone()).ok());
+    let writable: Vec<PathBuf> = configs.flat_map(|config| config.writable()).collect();
+    let whole = std::env::current_dir()?.join(typed);
+    Ok(match (whole.parent(), whole.file_name()) {
+        (Some(folder), Some(name)) => canonical_path(folder, &writable)?.join(name),
+        _ => canonical_path(&whole, &writable)?,
+    })
 }
 
 async fn copy_in(

@@ -17,7 +17,7 @@ const MOST_LINKS: usize = 40;
 pub struct PlantedLink(PathBuf);
 
 /// The path without links, as far as it exists. `writable`: folders in which no link is followed.
-pub(super) fn canonical(path: &Path, writable: &[PathBuf]) -> Result<PathBuf, PlantedLink> {
+pub fn canonical(path: &Path, writable: &[PathBuf]) -> Result<PathBuf, PlantedLink> {
     let mut done = PathBuf::from("/");
     let mut rest: VecDeque<OsString> = parts(path).collect();
     let mut links = 0;

@@ -63,11 +63,12 @@ impl<W: Write> Write for Unbroken<W> {
     }
 }
 
-/// Writes a file or folder of this machine as a stream for [`crate::Files::copy_in`]. Links stay links. Gives how many
+/// Writes a file or folder of this machine, below a folder without links on its way, as a stream for
+/// [`crate::Files::copy_in`]. Links stay links. Gives how many
 /// pipes, sockets and devices were left out.
 pub fn pack(source: &Path, to: impl Write) -> Result<u64, CopyError> {
     let (folder, last) = split(source);
-    let opened = Folder::open(&folder).map_err(local(source))?;
+    let opened = Folder::open_canonical(&folder).map_err(local(source))?;
     let (last, whole) = match last {
         Some(last) => (name(last).map_err(local(source))?, folder.join(last)),
         // The folder itself, of which the name does not matter.

@@ -39,12 +39,12 @@ pub struct Landing {
 }
 
 impl Landing {
-    /// Begins one to `target`, which must not exist.
+    /// Begins one to `target`, which must not exist, in a folder without links on its way.
     pub fn beside(target: &Path) -> Result<Self, CopyError> {
         let (folder, last) = split(target);
         let last = last.ok_or_else(|| CopyError::Refused("The target needs a name.".into()))?;
         let last = name(last).map_err(local(target))?;
-        let parent = Folder::open(&folder).map_err(|error| match error.kind() {
+        let parent = Folder::open_canonical(&folder).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
                 CopyError::Refused(format!("there is no folder {}: make it first.", folder.display()))
             }

@@ -30,6 +30,36 @@ for (1 .. 10_000_000) {
 }
 "#;
 
+/// A link on the way to what a person names: theirs is followed, an agent's is not, in either direction.
+#[test]
+fn a_link_that_an_agent_made_leads_no_copy_elsewhere() {
+    let home = Home::new();
+    let victim = victim(home.path());
+    fs::write(victim.join("key"), "secret").unwrap();
+    let project = home.path().join("project");
+    fs::create_dir(&project).unwrap();
+    let mount = format!("{}:/project", project.display());
+    home.json(&["hand", "add", "work", "--kind", "sandbox", "--mount", &mount]);
+    let script = format!("echo x > file; ln -s {} /project/sub", victim.display());
+    let arguments = serde_json::json!({ "command": script }).to_string();
+    assert_eq!(home.run(&["hand", "call", "work", "bash", &arguments]).code, Some(0));
+    let before = seen(&victim);
+    let absolute = project.join("sub/planted");
+    for (from, to) in [
+        ("work:file", absolute.to_str().unwrap()),
+        ("work:file", "project/sub/planted"),
+        ("work:file", "project/../project/sub/planted"),
+        ("project/sub/key", "work:stolen"),
+    ] {
+        home.run(&["hand", "cp", from, to])
+            .refuses(1, &["project/sub is a link in a folder that a hand may write to"]);
+    }
+    assert_eq!(seen(&victim), before);
+    symlink("project", home.path().join("mine")).unwrap();
+    assert_eq!(home.run(&["hand", "cp", "work:file", "mine/file"]).code, Some(0));
+    assert_eq!(fs::read_to_string(project.join("file")).unwrap(), "x\n");
+}
+
 /// A mounted project: the agent may write where the copy is to be.
 #[test]
 fn a_copy_goes_where_it_began_whatever_an_agent_renames() {
@@ -149,7 +179,7 @@ fn what_is_exchanged_while_it_is_packed_is_not_followed() {
 fn without_renameat2() -> Vec<u8> {
     let number: u32 = if cfg!(target_arch = "x86_64") { 316 } else { 276 };
     let program: [(u16, u8, u8, u32); 4] =
-        [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x0005_0000 | 22), (0x06, 0, 0, 0x7fff_0000)];
+        [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x0005_0016), (0x06, 0, 0, 0x7fff_0000)];
     let bytes = |(code, yes, no, value): (u16, u8, u8, u32)| {
         [&code.to_ne_bytes()[..], &[yes, no], &value.to_ne_bytes()].concat()
     };

@@ -16,7 +16,7 @@ use crate::harness::rig::{rests, said};
 
 /// Within this a command ends that somebody interrupts: its calls have 1 s, then 10 s to be cancelled, and the machine is
 /// busy.
-const ENDS_WITHIN: Duration = Duration::from_secs(60);
+const ENDS_WITHIN: Duration = Duration::from_mins(1);
 const SLEEPS: &str = "@call sandbox__bash {\"command\": \"sleep 300\"}\n@then\n@say Slept.";
 
 fn at(data: &Path, words: &[&str]) -> Command {
