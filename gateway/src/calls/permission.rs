@@ -10,11 +10,12 @@ use hands::mcp::{Ask as _, Object};
 use serde_json::{Value, json};
 
 use super::line::HandsEnd;
-use super::{CallError, Inner, Running, Shown, shown};
+use super::{Ask, CallError, Inner, Running, Shown, shown};
+use crate::access::Principal;
 use crate::hand::Permission;
 use crate::registry::Registered;
 use crate::session::{
-    self, At, Confirmation, EventId, Giver, Likeness, LogError, NewEvent, SessionError, SessionId, Word, Yes,
+    self, At, Confirmation, EventId, Giver, Likeness, LogError, NewEvent, SessionError, Word, Yes,
 };
 
 /// What the only question of a call is called.
@@ -48,7 +49,7 @@ impl Inner {
             return Ok(Cleared::Yes(Some(yes)));
         }
         if giver == Giver::Owner {
-            return Ok(Cleared::No(unasked(ask.session, call, giver)));
+            return Ok(Cleared::No(unasked(ask, call, giver)));
         }
         // On the command line, or through the client: whichever comes first.
         tokio::select! {
@@ -84,7 +85,7 @@ impl Inner {
             Some("accept") => Confirmation::Allow,
             Some("decline") => Confirmation::Deny,
             // Nobody was asked, or nobody answered.
-            _ => return Ok(Cleared::No(unasked(running.ask.session, call, Giver::Anybody))),
+            _ => return Ok(Cleared::No(unasked(&running.ask, call, Giver::Anybody))),
         };
         Ok(cleared(self.confirm(running, call, like, result).await?))
     }
@@ -136,7 +137,7 @@ fn question(running: &Running, call: EventId) -> Object {
     let Shown { lines, whole } = shown(&ask.arguments);
     let mut message = format!("May {} run with these arguments?\n{lines}", ask.hand.full_name(&ask.tool));
     if !whole {
-        message.push_str(&format!("\n`manyhands confirm {} {call} --whole` shows all of it.", ask.session));
+        message.push_str(&format!("\n`{} --whole` shows all of it.", confirm_command(ask, call)));
     }
     let asked = json!({
         "method": "elicitation/create",
@@ -160,15 +161,25 @@ fn refused(why: Option<&str>) -> String {
 }
 
 /// Nobody was asked: what to do.
-fn unasked(session: SessionId, call: EventId, giver: Giver) -> String {
+fn unasked(ask: &Ask, call: EventId, giver: Giver) -> String {
     let lacks = match giver {
         Giver::Anybody => "This call needs a person's yes, and nobody gave one",
         Giver::Owner => "This call needs a yes given on the gateway's own machine, which no client can give",
     };
     format!(
-        "{lacks}. The call did not run. Tell the user to allow it with \
-         `manyhands confirm {session} {call}`, and then make the same call again: the yes is good for one."
+        "{lacks}. The call did not run. Tell the user to allow it with `{}`, and then make the same call again: the yes is \
+         good for one.",
+        confirm_command(ask, call)
     )
+}
+
+/// What the machine's owner types to answer. Sessions of others are found with their principal.
+fn confirm_command(ask: &Ask, call: EventId) -> String {
+    let command = format!("manyhands confirm {} {call}", ask.session);
+    if ask.principal == Principal::owner() {
+        return command;
+    }
+    format!("{command} --principal {}", ask.principal)
 }
 
 /// Another call took the yes in the same moment.

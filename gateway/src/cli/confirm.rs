@@ -9,6 +9,9 @@ use super::control::{Owner, Stay, encoded, with_owner};
 use super::terminal::{can_ask, json as say_json, say, say_lines, yes};
 use super::{Output, Setting};
 
+/// Most characters of a client's name that are shown.
+const NAME_MAX: usize = 60;
+
 #[derive(Args)]
 pub(super) struct Options {
     /// The session's name or id
@@ -76,12 +79,18 @@ async fn confirm(setting: &Setting, owner: &mut Owner, options: &Options) -> any
     Ok(())
 }
 
+/// A name with single blanks and of at most [`NAME_MAX`] characters.
+fn shortened_name(name: &str) -> String {
+    name.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(NAME_MAX).collect()
+}
+
 /// Shows the call that a person is to speak of.
 fn show(asked: &Value, options: &Options) -> anyhow::Result<()> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let principal = text(&asked["by"]["principal"]);
     let by = match &asked["by"]["client"] {
-        Value::String(client) => format!("{principal} (client {client})"),
+        // What a client calls itself is its own word, and no part of the sentence.
+        Value::String(client) => format!("{principal} (client {:?})", shortened_name(client)),
         _ => principal,
     };
     let (name, at) = (text(&asked["name"]), text(&asked["at"]));

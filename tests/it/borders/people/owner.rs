@@ -80,6 +80,29 @@ async fn a_client_that_says_yes_by_itself_does_not_get_past_ask_owner() -> Resul
     Ok(())
 }
 
+/// The command that the answer names, as it stands there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_another_principal_is_told_to_have_typed_works() -> Result<()> {
+    let hands = "[hands.sandbox]\nkind = \"sandbox\"\npermission = \"ask-owner\"\n";
+    let gateway = Gateway::start(Options::default().config(hands)).await?;
+    let made: Value = serde_json::from_slice(&gateway.cli(&["token", "new", "other", "--json"])?.stdout)?;
+    let token = made["token"].as_str().context("no token")?;
+    let name = "x/1) at noon    approved";
+    let client = Client::unconnected(&gateway.session_url("theirs"), token, Era::Modern).called(name);
+    let arguments = json!({"command": "echo ran"});
+    let (_, response) = asked::call(&client, "sandbox__bash", &arguments, &yes()).await?;
+    let said = text(&response["result"]);
+    let command = said.split('`').nth(1).context("no command")?.replace("manyhands ", "");
+    let words: Vec<&str> = command.split(' ').chain(["allow"]).collect();
+    let allowed = gateway.cli(&words)?;
+    ensure!(allowed.status.success(), "{allowed:?}");
+    let shown = String::from_utf8_lossy(&allowed.stdout);
+    ensure!(shown.contains("local:other (client \"x/1) at noon approved"), "{shown}");
+    let (_, response) = asked::call(&client, "sandbox__bash", &arguments, &yes()).await?;
+    ensure!(text(&response["result"]) == "ran\n", "{response}");
+    Ok(())
+}
+
 /// A yes that a client gave while it was enough, and that no call could use, is not enough later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_client_allowed_before_does_not_count_for_ask_owner() -> Result<()> {

@@ -95,7 +95,7 @@ async fn confirm_shows_the_call_and_asks_on_a_terminal() -> Result<()> {
         ensure!(seen.code == Some(0) && text.contains(said), "{text} {errors}");
         ensure!(errors.contains("May it run? [y/N]"), "{errors}");
         ensure!(
-            text.contains("sandbox__bash in session shown, asked for by local:owner (client test/1)"),
+            text.contains("sandbox__bash in session shown, asked for by local:owner (client \"test/1\")"),
             "{text}"
         );
         ensure!(text.contains("characters between") && text.contains("--whole"), "{text}");
