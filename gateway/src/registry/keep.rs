@@ -162,7 +162,7 @@ pub(super) async fn keep(
             return;
         }
         if std::mem::take(&mut news) {
-            match take_over(&hand, &database).await {
+            match take_over(&hand, &database, &known).await {
                 Ok(None) => {}
                 Ok(Some(taken)) => {
                     known = taken;
@@ -178,9 +178,17 @@ pub(super) async fn keep(
 
 /// Has the definitions that are stored, if they are others than those here. Whether a server is down is each process's
 /// own to find out.
-async fn take_over(hand: &Registered, database: &Database) -> Result<Option<Arc<Catalogue>>, DatabaseError> {
+async fn take_over(
+    hand: &Registered,
+    database: &Database,
+    known: &Arc<Catalogue>,
+) -> Result<Option<Arc<Catalogue>>, DatabaseError> {
     let Some(mcp) = hand.hand.mcp() else { return Ok(None) };
     let before = mcp.catalogue();
+    // What has changed here since is newer than all that is stored.
+    if !same(known, &before) {
+        return Ok(None);
+    }
     let Kept { catalogue, changes } = load(database, &hand.name, &hand.config).await?;
     if catalogue.version.is_empty() || offers(&catalogue) == offers(&before) {
         return Ok(None);
